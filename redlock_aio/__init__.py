@@ -5,13 +5,17 @@ Everything that a program needs is here; `redlock_aio.testing` holds what its
 tests need.
 """
 
+from redlock_aio._api.election import Election as Election, Term as Term
 from redlock_aio._api.lease import Lease as Lease
 from redlock_aio._api.lock import Lock as Lock
 from redlock_aio._api.redlock import Redlock as Redlock
+from redlock_aio._api.rw_lock import ReadWriteLock as ReadWriteLock
+from redlock_aio._api.watch import LockWatch as LockWatch
 from redlock_aio._protocol.lock_state import (
     FoundLocks as FoundLocks,
     LockState as LockState,
     MasterView as MasterView,
+    Reader as Reader,
 )
 from redlock_aio._rules.causes import LossCause as LossCause, NoVoteCause as NoVoteCause
 from redlock_aio._rules.lock_value import Holder as Holder
@@ -31,6 +35,7 @@ from redlock_aio.errors import (
 
 __all__ = (
     "Answer",
+    "Election",
     "FoundLocks",
     "Holder",
     "Lease",
@@ -39,15 +44,19 @@ __all__ = (
     "LockNotAcquiredError",
     "LockNotHeldError",
     "LockState",
+    "LockWatch",
     "LossCause",
     "MasterStatistics",
     "MasterView",
     "NoVoteCause",
     "QuorumUnavailableError",
+    "ReadWriteLock",
+    "Reader",
     "Redlock",
     "RedlockError",
     "Retry",
     "Statistics",
+    "Term",
     "Vote",
 )
 

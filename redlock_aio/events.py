@@ -20,11 +20,13 @@ it votes after that. One that votes from the start emits nothing. Closing the ma
 Durations are milliseconds on the clock of leases, which also counts the time for which the
 machine was suspended: waits and holds to the microsecond, the others in whole milliseconds. No
 event holds a token or a credential.
+
+Each event of a lock has a `Mode`, which tells readers from holders that are alone.
 """
 
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from redlock_aio._rules.causes import LossCause, NoVoteCause
 from redlock_aio._rules.quorum import Vote
@@ -43,10 +45,18 @@ __all__ = (
     "MasterBack",
     "MasterLost",
     "Missed",
+    "Mode",
     "Released",
     "Waiting",
     "log_to",
 )
+
+Mode: TypeAlias = Literal["exclusive", "shared"]
+"""
+How a lock is held or requested: ``"shared"`` by a reader, ``"exclusive"`` by any other holder.
+
+Later versions may add values. A listener should go on if it gets one that it does not know.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +69,12 @@ class Waiting:
 
     Attributes:
         resources: The names that are requested.
+
+        mode: ``"shared"`` if a reader requests them, else ``"exclusive"``.
     """
 
     resources: tuple[str, ...]
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +92,15 @@ class Acquired:
         waited_ms: How many milliseconds it took, from the call to the lease.
 
         fencing_token: As `Lease.fencing_token`; ``None`` if it has none.
+
+        mode: ``"shared"`` if the lease is that of a reader (`Lease.shared`), else ``"exclusive"``.
     """
 
     resources: tuple[str, ...]
     fingerprint: str
     waited_ms: float
     fencing_token: int | None
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +118,14 @@ class Missed:
             the event has it anyway, with the votes at the moment of the decision.
             Its holder is then given for a fair lock only, because `Lock.try_acquire` does
             not wait for that reply.
+
+        mode: As in `Waiting`.
     """
 
     resources: tuple[str, ...]
     waited_ms: float
     error: LockNotAcquiredError
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +137,13 @@ class Cancelled:
         resources: The names that were requested.
 
         waited_ms: How many milliseconds it took, from the call to the cancellation.
+
+        mode: As in `Waiting`.
     """
 
     resources: tuple[str, ...]
     waited_ms: float
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +160,15 @@ class Extended:
 
         margin_ms: The remaining validity, in milliseconds, when a majority had granted
             the extension, without it. Near 0, the lease was almost lost.
+
+        mode: As in `Acquired`.
     """
 
     resources: tuple[str, ...]
     fingerprint: str
     ttl: int
     margin_ms: int
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +188,8 @@ class Lost:
         cause: Why it was lost, for programs.
 
         votes: As in `LockLostError`.
+
+        mode: As in `Acquired`.
     """
 
     resources: tuple[str, ...]
@@ -171,6 +198,7 @@ class Lost:
     held_ms: float
     cause: LossCause
     votes: tuple[Vote, ...] = ()
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +216,14 @@ class Released:
         fingerprint: As in `Acquired`.
 
         held_ms: How many milliseconds it was held, until its holder released it.
+
+        mode: As in `Acquired`.
     """
 
     resources: tuple[str, ...]
     fingerprint: str
     held_ms: float
+    mode: Mode = "exclusive"
 
 
 @dataclass(frozen=True, slots=True)

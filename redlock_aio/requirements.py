@@ -71,6 +71,7 @@ _WAKING = ("client|tracking", "client|caching")
 _FAIR = (
     "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zrank", "zrange", "zrangebyscore",
 )  # fmt: skip
+_SHARED = ("zscore",)
 _LINE = re.compile(rb"(\d{1,20}) (\d{1,20}) (\d{1,20}) ([^\n]+)\n")
 _LONGEST_ENTRY = 10**12
 _LONGEST_VALUE = 262_144
@@ -98,7 +99,7 @@ class Permissions:
     channels: tuple[str, ...]
 
 
-def permissions(*, fencing: bool = False, fair: bool = False) -> Permissions:
+def permissions(*, fencing: bool = False, fair: bool = False, shared: bool = False) -> Permissions:
     """
     Return the permissions that locks need.
 
@@ -106,14 +107,16 @@ def permissions(*, fencing: bool = False, fair: bool = False) -> Permissions:
         fencing: Whether some locks have ``fencing=True``.
 
         fair: Whether some locks have ``fair=True``, or are inspected or released by force.
+
+        shared: Whether some locks have ``shared=True``. These need also what *fair* does.
     """
-    if fair:
+    if fair or shared:
         keys, channels = ["redlock_aio:*"], ["redlock_aio:wake:*"]
     else:
         keys, channels = [MARKER_KEY, f"{DECLARED_KEY}*"], list[str]()
         keys += ["redlock_aio:fence:*"] if fencing else []
-    commands = (*_PLAIN, *_FAIR) if fair else _PLAIN
-    return Permissions(commands, _WAKING, tuple(keys), tuple(channels))
+    commands = [*_PLAIN, *(_FAIR if fair or shared else ()), *(_SHARED if shared else ())]
+    return Permissions(tuple(commands), _WAKING, tuple(keys), tuple(channels))
 
 
 def split_urls(text: str) -> list[str]:

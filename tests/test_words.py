@@ -25,15 +25,17 @@ def defined() -> Iterator[tuple[str, str, ast.AST]]:
                     yield module, target.id, node
 
 
-FOR_THREADS = ("sync/_lease.py", "sync/_lock.py", "sync/_redlock.py")
+FOR_THREADS = ("sync/_election.py", "sync/_lease.py", "sync/_lock.py", "sync/_redlock.py")
 """Modules whose public classes have the names of those with asyncio."""
+
+OF_BOTH = {"Election", "Lease", "Lock", "LockWatch", "Redlock", "Term"}
 
 
 def test_no_two_classes_and_no_class_and_constant_share_a_name() -> None:
     places = defaultdict(list)
     classes = set()
     for module, name, node in defined():
-        if module in FOR_THREADS and name in {"Lease", "Lock", "Redlock"}:
+        if module in FOR_THREADS and name in OF_BOTH:
             continue
         places[name].append(module)
         if isinstance(node, ast.ClassDef):

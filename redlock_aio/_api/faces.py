@@ -19,19 +19,30 @@ MOST_SPLITS = 10
 """The most attempts for a call that skips if others hold the lock, while no holder is known."""
 
 
-class CommonLockArguments(TypedDict, total=False):
-    """The options of a lock, for type checkers, but *on_lost*, which threads have otherwise."""
+class ReadArguments(TypedDict, total=False):
+    """The options that readers have too, for type checkers, but *on_lost*; see `rw_lock`."""
 
     ttl: int | timedelta | None
     wait: int | timedelta | None
     auto_extend: bool
     max_hold: int | timedelta | None
-    hold_at_least: int | timedelta
-    fair: bool
-    fencing: bool | None
     reentrant: bool
     owner: object
     metadata: Mapping[str, object] | None
+
+
+class WriteArguments(ReadArguments, total=False):
+    """The options of writers besides those of readers, for type checkers."""
+
+    hold_at_least: int | timedelta
+    fencing: bool | None
+
+
+class CommonLockArguments(WriteArguments, total=False):
+    """The options of a lock, for type checkers, but *on_lost*, which threads have otherwise."""
+
+    fair: bool | None
+    shared: bool
     retry: Retry | None
 
 

@@ -101,6 +101,11 @@ class Lease(OnlyForAsyncio):
         return self._hold.resources
 
     @property
+    def shared(self) -> bool:
+        """Whether other readers may hold the resource at the same time; see *shared*."""
+        return self._hold.claim.key.is_share
+
+    @property
     def token(self) -> str:
         """The value that the masters keep for this lease. It is a secret: it releases the lock."""
         return self._hold.claim.token.decode()

@@ -102,8 +102,9 @@ class Lock(NotALease, OnlyForAsyncio):
             await session.get_ready(wait)
         while True:
             acquisition = Acquisition(spec, session, wait, began)
-            # A single resource without a holder in this process can't be shared.
-            if acquisition.queue.holder is not None or not spec.key.can_free:
+            # A single resource that nobody in this process holds can't be shared.
+            queue = acquisition.queue
+            if queue.holder is not None or queue.readers or not spec.key.can_free:
                 hold = self._shared(session, waits=True)
                 if hold is not None:
                     return self._share(session, hold, entering=entering)
@@ -157,10 +158,10 @@ class Lock(NotALease, OnlyForAsyncio):
         if not session.ready:
             await session.get_ready(0)
         masters = session.masters
-        may_share = spec.options.reentrant or not spec.key.can_free
+        acquisition = Acquisition(spec, session, 0, masters.clock())
+        may_share = spec.options.reentrant or acquisition.queue.readers or not spec.key.can_free
         if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)
-        acquisition = Acquisition(spec, session, 0, masters.clock())
         try:
             tried = await acquisition.try_once()
         except LockNotAcquiredError as error:

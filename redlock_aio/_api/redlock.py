@@ -9,9 +9,13 @@ from typing import Any, Literal, Self, Unpack, overload
 from redis.asyncio import Redis
 
 from redlock_aio._api.decorator import LockArguments, P, T, locked
+from redlock_aio._api.election import Election
+from redlock_aio._api.faces import ReadArguments
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.reporting import announce
+from redlock_aio._api.rw_lock import ReadWriteLock
+from redlock_aio._api.watch import LockWatch
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
@@ -172,7 +176,8 @@ class Redlock(OnlyForAsyncio):
         auto_extend: bool = True,
         max_hold: int | timedelta | None = None,
         hold_at_least: int | timedelta = 0,
-        fair: bool = False,
+        fair: bool | None = None,
+        shared: bool = False,
         fencing: bool | None = None,
         reentrant: bool = False,
         owner: object = None,
@@ -214,8 +219,13 @@ class Redlock(OnlyForAsyncio):
                 *ttl* only, and masters that restart may forget it after *max_ttl*.
 
             fair: Whether to wait in order of arrival, also among programs (default
-                no). It costs the masters more. Acquisitions without *fair* do not
-                enter the fair queue, and may be served first.
+                no, and always with *shared*). It costs the masters more. Acquisitions
+                without *fair* do not enter the fair queue, and may be served first.
+
+            shared: Whether to share the resource with other readers (default no), see
+                `rw_lock`. Nobody holds it without *shared* meanwhile, not even with
+                another library. There is one resource then, and no *fencing*,
+                *hold_at_least* or *retry*.
 
             fencing: Whether the lease has a `Lease.fencing_token`, which is higher
                 than that of every earlier holder with *fencing* (default: as the
@@ -256,8 +266,8 @@ class Redlock(OnlyForAsyncio):
         if unknown:
             raise mistakes.unknown_options(unknown, called="lock()")
         given = (
-            ttl, wait, auto_extend, max_hold, hold_at_least, fair, fencing, reentrant, on_lost,
-            retry, id(retry),
+            ttl, wait, auto_extend, max_hold, hold_at_least, fair, shared, fencing, reentrant,
+            on_lost, retry, id(retry),
         )  # fmt: skip
         try:
             options, key = self._options.cached(*given), self._resources.known.get(resources)
@@ -265,7 +275,68 @@ class Redlock(OnlyForAsyncio):
             options, key = self._options.uncached(*given), None
         key = key or self._resources.keys(resources)
         packed = b"" if metadata is None else lock_value.packed(metadata)
-        return Lock(self._opener, LockSpec(resources, key, options, owner, packed))
+        held = self._resources.share(key) if shared else key
+        return Lock(self._opener, LockSpec(resources, held, options, owner, packed))
+
+    def rw_lock(
+        self, resource: str, /, *, on_lost: OnLost = "cancel", **options: Unpack[ReadArguments]
+    ) -> ReadWriteLock[Lock]:
+        """
+        Return a read-write lock on *resource*: many may read at once, or one may write.
+
+        ``async with docs.read():`` and ``async with docs.write(fencing=True) as lease:``
+        acquire its two sides. Nothing is sent yet.
+
+        Args:
+            resource: The name that is locked, as for `lock`.
+
+            on_lost: As for `lock` (default ``"cancel"``).
+
+            options: Those of both sides, as for `lock`: *ttl*, *wait*, *auto_extend*,
+                *max_hold*, *reentrant*, *owner* and *metadata*. Each call of
+                `ReadWriteLock.read` and `ReadWriteLock.write` may change them.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        return ReadWriteLock(self.lock, resource, {**options, "on_lost": on_lost})
+
+    def election(
+        self,
+        resource: str,
+        /,
+        *,
+        ttl: int | timedelta | None = None,
+        max_hold: int | timedelta | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Election:
+        """
+        Return a candidate for the leader of *resource*; nothing is sent yet.
+
+        ``async for term in redlock.election("scheduler"): async with term: ...`` leads
+        whenever this host is the leader, see `Election`. The candidates of all programs
+        lead in the order in which they came.
+
+        Args:
+            resource: The name that the leader locks, as for `lock`.
+
+            ttl: For how many milliseconds nobody leads after a leader has died (default:
+                as for `lock`).
+
+            max_hold: After how many milliseconds a term ends, so that another host may
+                lead (default: never).
+
+            metadata: Data about the candidate for others to see, as for `lock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        options: dict[str, Any] = {"ttl": ttl, "max_hold": max_hold, "metadata": metadata}
+        return Election(self.lock(resource, fair=True, fencing=True, **options))
 
     @overload
     def locked(
@@ -434,7 +505,7 @@ class Redlock(OnlyForAsyncio):
         if (emitter := session.emitter) is not None:
             waited = event_ms(masters.clock() - began)
             fence = handed.fence or None
-            event = Acquired(lease.resources, lease.fingerprint, waited, fence)
+            event = Acquired(lease.resources, lease.fingerprint, waited, fence, hold.mode)
             await announce(emitter, event, lease)
         return lease
 
@@ -457,6 +528,24 @@ class Redlock(OnlyForAsyncio):
         """
         key, session = self._resources.key(resource), await self._opener.ready_session()
         return await survey.inspect(session.masters, resource, key)
+
+    def watch(self, resource: str, /) -> LockWatch:
+        """
+        Return the states of *resource*: the present one at once, and then each change.
+
+        ``async for state in redlock.watch("scheduler"): state.holder``. The masters push
+        the changes, so each is told a little over 0.1 s after it has happened. If there were
+        several meanwhile, only the newest state comes. Where masters can't push, and for the
+        readers of a lock with *shared*, a change is told after at most 10 s. All masters
+        are asked each time, as by `inspect`. They also push each extension of the holder's
+        lease, and are asked for the value of the key then.
+
+        Do not decide by a state whether to write: it may be out of date when it arrives.
+
+        Raises:
+            TypeError, ValueError: As for `lock`.
+        """
+        return LockWatch(self._opener, resource, self._resources.key(resource))
 
     async def is_locked(self, resource: str, /) -> bool:
         """
@@ -688,7 +777,8 @@ class OptionsCache:
         auto_extend: bool,
         max_hold: int | timedelta | None,
         hold_at_least: int | timedelta,
-        fair: bool,
+        fair: bool | None,
+        shared: bool,
         fencing: bool | None,
         reentrant: bool,
         on_lost: OnLost,
@@ -697,6 +787,9 @@ class OptionsCache:
         # The cache keeps the retry alive, so the id is not used again.
         _retry_id: int,
     ) -> LockOptions:
+        if of_type(shared, bool, name="shared"):
+            _check_shared(hold_at_least, fair, fencing, retry)
+            fair, fencing = True, False
         ttl = min(timing.TTL, self._max_ttl) if ttl is None else ttl
         ttl = timing.at_most(timing.milliseconds(ttl, name="ttl"), self._max_ttl)
         return LockOptions(
@@ -707,8 +800,22 @@ class OptionsCache:
             hold_at_least=timing.milliseconds(hold_at_least, name="hold_at_least", zero=True),
             on_lost=one_of(on_lost, ("cancel", "flag"), name="on_lost"),
             auto_extend=of_type(auto_extend, bool, name="auto_extend"),
-            fair=of_type(fair, bool, name="fair"),
+            fair=fair is not None and of_type(fair, bool, name="fair"),
             reentrant=of_type(reentrant, bool, name="reentrant"),
             fencing=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
             retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
         )
+
+
+def _check_shared(
+    hold_at_least: int | timedelta, fair: bool | None, fencing: bool | None, retry: Retry | None
+) -> None:
+    """Raise ValueError for an option that a lock with *shared* can't have."""
+    if fencing:
+        raise ValueError("fencing must not be True with shared=True: only writers get a token")
+    if hold_at_least:
+        raise ValueError("hold_at_least must be 0 with shared=True: only writers may have it")
+    if fair is not None and not fair:
+        raise ValueError("fair must not be False with shared=True: readers wait in the fair queue")
+    if retry is not None:
+        raise ValueError("retry must be None with shared=True: readers wait in the fair queue")

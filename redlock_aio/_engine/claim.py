@@ -9,14 +9,13 @@ An attempt is one round with a token of its own: if two attempts shared a token,
 of the first would delete the lock that the second has won.
 """
 
-import functools
 from collections.abc import Callable
 from typing import ClassVar
 
 from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
-from redlock_aio._protocol.primitives import MOST_NAMES, FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import FencingCounter, LockKey
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.quorum import LOST, NOT_YET, OK, SPLIT, WON, Answer, majority
@@ -57,14 +56,14 @@ class Claim:
 
     def __init__(
         self,
-        key: Mutex | JointMutex,
+        key: LockKey,
         token: bytes,
         ttl: int,
         counter: FencingCounter | None = None,
         member: bytes = b"",
         unsent: int = 0,
     ) -> None:
-        self.key: Mutex | JointMutex = key
+        self.key: LockKey = key
         self.token: bytes = token
         self.ttl: int = ttl
         self.counter: FencingCounter | None = counter
@@ -86,14 +85,13 @@ class Claim:
     def release(self) -> bytes:
         if not self.member:
             return self.key.release(self.token)
-        return commands.leave(with_queues(self.key), self.token, self.member, keep_place=False)
+        return self.key.leave(self.token, self.member)
 
     def leave(self) -> bytes:
         """Return the command that leaves the queue and keeps the lock; empty without a queue."""
         if not self.member:
             return b""
-        names = with_queues(self.key)
-        return commands.leave(names, self.token, self.member, keep_place=False, keep_key=True)
+        return self.key.leave(self.token, self.member, keep_key=True)
 
     def extension(self, ttl: int) -> Extension:
         if self.counter is None:
@@ -111,11 +109,6 @@ class Claim:
         if self.counter is None:
             return self.key.restore(self.token, ttl)
         return self.counter.restore(self.token, ttl, self.fence, ceiling)
-
-
-@functools.lru_cache(MOST_NAMES)
-def with_queues(key: Mutex | JointMutex) -> tuple[bytes, ...]:
-    return (*key.each, *commands.queue_keys(*key.each))
 
 
 class Attempt(Round):

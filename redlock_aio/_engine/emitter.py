@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 
-from redlock_aio.events import Event, Listener, Waiting
+from redlock_aio.events import Event, Listener, Mode, Waiting
 
 _log = logging.getLogger("redlock_aio")
 
@@ -20,6 +20,11 @@ _log = logging.getLogger("redlock_aio")
 def event_ms(seconds: float) -> float:
     """Return a duration in ms as events give it: to the µs, for the sums of many short ones."""
     return round(seconds * 1000, 3)
+
+
+def mode_of(*, shared: bool) -> Mode:
+    """Return the mode of a reader, or of any other holder, as events give it."""
+    return "shared" if shared else "exclusive"
 
 
 class Emitter:
@@ -53,8 +58,8 @@ class Emitter:
         self._listener = listener
         self._queue: deque[Event] = deque()
         self._emitting = False
-        # The resources of each task that is acquiring and has not emitted `Waiting`.
-        self._acquiring: dict[asyncio.Task[object] | None, tuple[str, ...]] = {}
+        # What each task requests that is acquiring and has not emitted `Waiting`.
+        self._acquiring: dict[asyncio.Task[object] | None, tuple[tuple[str, ...], Mode]] = {}
 
     def __repr__(self) -> str:
         return f"<Emitter, {len(self._queue)} events underway>"
@@ -94,9 +99,9 @@ class Emitter:
     # Acquisitions.
 
     def begin_acquiring(
-        self, task: asyncio.Task[object] | None, resources: tuple[str, ...]
+        self, task: asyncio.Task[object] | None, resources: tuple[str, ...], mode: Mode
     ) -> None:
-        self._acquiring[task] = resources
+        self._acquiring[task] = resources, mode
 
     def end_acquiring(self, task: asyncio.Task[object] | None) -> None:
         self._acquiring.pop(task, None)
@@ -104,6 +109,6 @@ class Emitter:
     def on_waiting(self, task: asyncio.Task[object] | None = None) -> None:
         """Emit `Waiting` for *task* (default: the running one), once per acquisition."""
         if self._acquiring:
-            resources = self._acquiring.pop(task or asyncio.current_task(), None)
-            if resources is not None:
-                self.emit_soon(Waiting(resources))
+            requested = self._acquiring.pop(task or asyncio.current_task(), None)
+            if requested is not None:
+                self.emit_soon(Waiting(*requested))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from redlock_aio._protocol.primitives import JointMutex, Mutex
+from redlock_aio._protocol.primitives import LockKey
 from redlock_aio._rules.retry import Retry
 
 OnLost = Literal["cancel", "flag"]
@@ -38,7 +38,7 @@ class LockSpec:
     """The resources of a lock, and its options, as the engine reads them."""
 
     resources: tuple[str, ...]
-    key: Mutex | JointMutex
+    key: LockKey
     options: LockOptions
     owner: object
     """The owner that shares its leases; ``None`` for the task that acquires."""

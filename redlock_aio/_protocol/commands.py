@@ -8,9 +8,12 @@ from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     DECLARE,
     ENQUEUE,
+    ENQUEUE_SHARED,
     EXTEND,
     LEAVE,
+    LEAVE_SHARED,
     LOOK,
+    LOOK_SHARED,
     MARK,
     RELEASE,
     REVOKE,
@@ -92,9 +95,10 @@ def extension(
     Return the part of one lease in the command `extend`.
 
     Args:
-        keys: Its locks, and with *fence* their counters.
+        keys: Its locks, and with *fence* their counters; for a share its lock, and the set of its
+            shares.
 
-        locks: The number of its locks.
+        locks: The number of its locks; 0 for a share.
 
         fence: The fencing token in 16 digits, if there is one.
     """
@@ -132,6 +136,11 @@ def free(key: bytes, token: bytes) -> bytes:
 def look(*keys: bytes) -> bytes:
     """Return the command that reads the values of *keys*, each cut to `lock_value.SHOWN` bytes."""
     return pack(b"EVALSHA", LOOK.sha, b"%d" % len(keys), *keys)
+
+
+def look_shared(key: bytes, shares: bytes, token: bytes) -> bytes:
+    """Return the command that reads *token*, if its share lasts, or another holder's value."""
+    return pack(b"EVALSHA", LOOK_SHARED.sha, b"2", key, shares, token)
 
 
 LONGEST_MARKER = 4_096
@@ -180,6 +189,14 @@ def queue_keys(*keys: bytes) -> tuple[bytes, ...]:
     return tuple([b"redlock_aio:queue:" + hash_tagged(key) for key in keys])
 
 
+READS = b"r"
+"""The end of the names of members that want a share."""
+
+
+def shares_key(key: bytes) -> bytes:
+    return b"redlock_aio:shares:" + hash_tagged(key)
+
+
 class QueueEntry(NamedTuple):
     """The entry of a member in the queue of a lock; the fields are the script's arguments."""
 
@@ -192,6 +209,8 @@ class QueueEntry(NamedTuple):
     """The limit of members in a queue; a further one is refused."""
     not_after: int
     """The instant, in microseconds of the master's clock, after which the command is too late."""
+    first: bool = False
+    """Whether the lock may be granted without an entry, where the queues are empty."""
 
 
 def enqueue(
@@ -201,21 +220,22 @@ def enqueue(
     entry: QueueEntry,
     fence: tuple[bytes, ...] = (),
     *,
-    first: bool = False,
+    shared: bool = False,
 ) -> bytes:
     """
     Return the command that grants the lock to *token* if it is *entry*'s turn, else enqueues it.
 
     Args:
         keys: The keys of the locks, those of `queue_keys`, and with *fence* those of
-            the counters.
+            the counters; for a share that of its shares.
 
         fence: The arguments for a fencing token, see `primitives.FencingCounter.proposed`.
 
-        first: Whether the lock may be granted without an entry, where the queues are empty.
+        shared: Whether the lock is shared with other readers.
     """
-    member, *numbers = entry
-    head = (b"EVALSHA", ENQUEUE.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
+    member, *numbers, first = entry
+    script = ENQUEUE_SHARED if shared else ENQUEUE
+    head = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
     return pack(*head, *[b"%d" % number for number in numbers], b"first" if first else b"", *fence)
 
 
@@ -226,19 +246,23 @@ def leave(
     *,
     keep_place: bool,
     keep_key: bool = False,
+    shared: bool = False,
 ) -> bytes:
     """
-    Return the command that releases the lock if it is *token*'s, and wakes the next member.
+    Return the command that releases the lock if it is *token*'s, and wakes the next members.
 
     Args:
-        keys: The keys of the locks, and those of `queue_keys`.
+        keys: The keys of the locks, and those of `queue_keys`; for a share that of its shares too.
 
         keep_place: Whether *member* keeps its place in the queue.
 
         keep_key: Whether the member leaves the queue, but the lock stays until its ttl ends.
+
+        shared: Whether *token* has a share of the lock.
     """
     how = b"kept" if keep_key else b"stay" if keep_place else b"go"
-    return pack(b"EVALSHA", LEAVE.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
+    script = LEAVE_SHARED if shared else LEAVE
+    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
 
 
 DECLARED_SETS = b"redlock_aio:masters:"
@@ -291,7 +315,15 @@ def is_revocation(value: bytes) -> bool:
     return value.endswith(REVOKED)
 
 
-def revoke(key: bytes, value: bytes, instead: bytes, ttl: int) -> bytes:
-    """Return the command that sets *key* to *instead* for *ttl* ms, if it has *value* or none."""
-    keys = (key, *queue_keys(key))
-    return pack(b"EVALSHA", REVOKE.sha, b"2", *keys, value, instead, b"%d" % ttl, CHANNEL)
+def revoke(
+    key: bytes, value: bytes, instead: bytes, ttl: int, readers: Iterable[bytes] = ()
+) -> bytes:
+    """
+    Return the command that sets *key* to *instead* for *ttl* ms, if it has *value* or none.
+
+    Args:
+        readers: The values of those who share the lock; one of them must still have its share.
+    """
+    keys = (key, *queue_keys(key), shares_key(key))
+    how = (value, instead, b"%d" % ttl, CHANNEL)
+    return pack(b"EVALSHA", REVOKE.sha, b"3", *keys, *how, *readers)

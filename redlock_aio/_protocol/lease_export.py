@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Self
 
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import FencingCounter, LockKey
 from redlock_aio._protocol.request import pack
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio._rules import lock_value, timing
@@ -214,7 +214,7 @@ def _value(given: str) -> bytes:
 
 
 def adoption(
-    key: Mutex | JointMutex, counter: FencingCounter | None, handed: ExportedLease, value: bytes
+    key: LockKey, counter: FencingCounter | None, handed: ExportedLease, value: bytes
 ) -> bytes:
     """
     Return the command that gives the lock a new *value* where it has the old or the new one.

@@ -23,6 +23,30 @@ from redlock_aio._rules.quorum import NOT_YET, Answer, Vote, majority
 ENDLESS = 2**53
 """More ms than any ttl."""
 
+MOST_READERS = 100
+"""The most readers that a master names; the script `inspect` has the same number."""
+
+MOST_SHOWN = 10
+"""The most readers that a text names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """
+    One of the holders that share a lock.
+
+    Attributes:
+        holder: Who reads.
+
+        remaining: For how many ms more, if nothing is extended.
+    """
+
+    holder: Holder
+    remaining: int
+
+    def __str__(self) -> str:
+        return f"{self.holder}, {_left(self.remaining)}"
+
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
@@ -46,7 +70,13 @@ class MasterView:
         fencing_counter: The highest fencing token that it has counted; ``None`` if it
             has counted none.
 
-        waiters: How many wait in its queue, with ``fair=True``.
+        waiters: How many wait in its queue, with ``fair=True`` or to read.
+
+        waiting_writers: How many of these want it for themselves.
+
+        shared: Whether readers share it there. The *holder* is ``None`` then.
+
+        readers: These readers; of more than 100 those that last longest.
     """
 
     master: str
@@ -56,14 +86,27 @@ class MasterView:
     remaining: int | None = None
     fencing_counter: int | None = None
     waiters: int = 0
+    waiting_writers: int = 0
+    shared: bool = False
+    readers: tuple[Reader, ...] = ()
 
     def __str__(self) -> str:
         text = str(self.vote)
-        if self.holder is None:
+        if not self.kept_by:
             return _harmless(text)
+        who = _named(self.readers) if self.shared else str(self.holder)
         if self.answer is Answer.QUARANTINED:
-            return _harmless(f"{text}; keeps it for {self.holder}, which does not count")
-        return _harmless(f"{self.master}: held by {self.holder}, {_left(self.remaining)}")
+            return _harmless(f"{text}; keeps it for {who}, which does not count")
+        if self.shared:
+            return _harmless(f"{self.master}: read by {who}")
+        return _harmless(f"{self.master}: held by {who}, {_left(self.remaining)}")
+
+    @property
+    def kept_by(self) -> str:
+        """For whom the lock is kept there: a fingerprint, or "readers"; empty if it is free."""
+        if self.shared:
+            return "readers"
+        return "" if self.holder is None else self.holder.fingerprint
 
     @property
     def counts(self) -> bool:
@@ -90,7 +133,8 @@ class LockState:
     Attributes:
         resource: The name that is locked.
 
-        holder: The holder on a majority of the masters; ``None`` if there is none.
+        holder: The holder on a majority of the masters; ``None`` if there is none, or if
+            readers share it.
 
         remaining: In how many ms a majority no longer keeps it, if nothing is
             extended; ``None`` if nobody holds it, or it does not end.
@@ -98,10 +142,17 @@ class LockState:
         fencing_counter: The highest fencing token that a master has counted; ``None``
             if none has.
 
-        waiters: How many wait with ``fair=True``, on the master where most do. The
-            masters do not know of other waiters.
+        waiters: How many wait with ``fair=True`` or to read, on the master where most do.
+            The masters do not know of other waiters.
 
         views: The state of the lock on each master.
+
+        waiting_writers: How many of the waiters want it for themselves.
+
+        shared: Whether a majority of the masters keeps it for readers.
+
+        readers: The readers that a majority keeps it for, the one that lasts longest first;
+            of more than 100 not all.
     """
 
     resource: str
@@ -110,11 +161,20 @@ class LockState:
     fencing_counter: int | None
     waiters: int
     views: tuple[MasterView, ...]
+    waiting_writers: int = 0
+    shared: bool = False
+    readers: tuple[Reader, ...] = ()
 
     @property
     def locked(self) -> bool:
-        """Whether a majority of the masters keeps one value; see `certain`."""
-        return self.holder is not None
+        """Whether a majority of the masters keeps it for one holder, or readers; see `certain`."""
+        return self.holder is not None or self.shared
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What makes a state another one than before: who has the lock, and how sure that is."""
+        readers = frozenset(reader.holder.fingerprint for reader in self.readers)
+        return self._whose, readers, self.locked, self.certain, self.split
 
     @property
     def certain(self) -> bool:
@@ -124,17 +184,22 @@ class LockState:
     @property
     def split(self) -> bool:
         """Whether several holders have it on some masters, and none on a majority."""
-        return self.holder is None and len(set(self._kept)) > 1
+        return not self.locked and len(set(self._kept)) > 1
 
     @property
     def orphaned(self) -> tuple[MasterView, ...]:
         """The masters that keep it for a holder without a majority."""
-        mine = None if self.holder is None else self.holder.fingerprint
-        return tuple(view for view in self.views if view.holder and view.holder.fingerprint != mine)
+        return tuple(view for view in self.views if view.kept_by not in {"", self._whose})
+
+    @property
+    def _whose(self) -> str:
+        if self.shared:
+            return "readers"
+        return "" if self.holder is None else self.holder.fingerprint
 
     @property
     def _kept(self) -> list[str]:
-        return [view.holder.fingerprint for view in self.views if view.counts and view.holder]
+        return [view.kept_by for view in self.views if view.counts and view.kept_by]
 
     @property
     def _unknown(self) -> int:
@@ -147,11 +212,18 @@ class LockState:
 
     def _verdict(self) -> str:
         more = [f"{self.waiters} wait"] if self.waiters else []
+        if self.waiters and self.waiting_writers < self.waiters:
+            more = [f"{self.waiters} wait, {self.waiting_writers} of them to write"]
         if self.fencing_counter is not None:
             more.append(f"fencing counter {self.fencing_counter}")
-        if self.holder is not None:
-            on = self._kept.count(self.holder.fingerprint)
-            text = f"is held by {self.holder} on {on} of {len(self.views)} masters"
+        on = f"on {self._kept.count(self._whose)} of {len(self.views)} masters"
+        if self.shared:
+            more_than = any(len(its.readers) >= MOST_READERS for its in self.views)
+            text = f"is read by {len(self.readers) or 'nobody any more'}{'+' * more_than} {on}"
+            if self.readers:
+                more.insert(0, _named(self.readers))
+        elif self.holder is not None:
+            text = f"is held by {self.holder} {on}"
             more.insert(0, _left(self.remaining))
             if self.holder.metadata:
                 more.append(json.dumps(self.holder.metadata, ensure_ascii=False))
@@ -198,6 +270,10 @@ class KeyState(NamedTuple):
     left: int
     counter: int | None
     waiters: int
+    writers: int
+    """How many of the waiters want the lock for themselves."""
+    shares: tuple[tuple[bytes, int], ...]
+    """The value of each reader, with its remaining ms; at most 100."""
 
 
 class MasterReply(NamedTuple):
@@ -210,21 +286,28 @@ class MasterReply(NamedTuple):
 
 
 def inspect(key: bytes) -> bytes:
-    """Return the command that reads the lock *key*, its counter and its queue."""
-    keys = (key, *primitives.FencingCounter((key,), 0).keys, *queue_keys(key))
-    return pack(b"EVALSHA", INSPECT.sha, b"3", *keys)
+    """Return the command that reads the lock *key*, its counter, its queue and its shares."""
+    counters = primitives.FencingCounter((key,), 0).keys
+    keys = (key, *counters, *queue_keys(key), commands.shares_key(key))
+    return pack(b"EVALSHA", INSPECT.sha, b"4", *keys)
 
 
 def key_state(reply: object) -> KeyState | None:
     """Parse the reply to `inspect`; ``None`` if it is malformed."""
-    if not isinstance(reply, list) or len(reply) != 4:
+    if not isinstance(reply, list) or len(reply) < 5:
         return None
-    value, left, counter, waiters = reply
-    if {type(left), type(waiters)} != {int} or not isinstance(value, bytes | None):
+    value, left, counter, waiters, writers, *shares = reply
+    if {type(left), type(waiters), type(writers)} != {int} or not isinstance(value, bytes | None):
         return None
     digits = counter.partition(fencing.MARK)[0] if isinstance(counter, bytes) else b""
     count = int(digits) if is_number(digits) else None
-    return KeyState(value, left if left >= 0 else ENDLESS, count or None, max(waiters, 0))
+    readers = tuple(
+        (token, ms)
+        for token, ms in zip(shares[::2], shares[1::2], strict=False)
+        if isinstance(token, bytes) and isinstance(ms, int)
+    )
+    ends = left if left >= 0 else ENDLESS
+    return KeyState(value, ends, count or None, max(waiters, 0), max(writers, 0), readers)
 
 
 def objection(reply: object) -> str:
@@ -242,6 +325,8 @@ def objection(reply: object) -> str:
         return ""
     if len(state.value) > lock_value.LONGEST:
         return f"the key holds more than {lock_value.LONGEST:,} bytes, so it is no lock"
+    if state.value == lock_value.SHARED:
+        return ""
     if state.left == ENDLESS and not lock_value.TOKEN.match(state.value):
         return "the key has no ttl, and every lock has one"
     return ""
@@ -277,14 +362,21 @@ def view(of_master: MasterReply) -> MasterView:
         return MasterView(vote.master, vote.answer, vote.detail)
     answer = Answer.FREE if state.value is None else Answer.HELD
     ends = state.value is not None and state.left < ENDLESS
+    shared = state.value == lock_value.SHARED
     return MasterView(
         of_master.master,
         Answer.QUARANTINED if of_master.quarantine else answer,
         of_master.quarantine,
-        None if state.value is None else lock_value.holder(state.value),
+        None if state.value is None or shared else lock_value.holder(state.value),
         max(state.left - of_master.age, 0) if ends else None,
         state.counter,
         state.waiters,
+        state.writers,
+        shared,
+        tuple(
+            Reader(lock_value.holder(token), max(left - of_master.age, 0))
+            for token, left in reversed(state.shares)
+        ),
     )
 
 
@@ -296,21 +388,43 @@ def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
         if its.counts and state is not None and state.value is not None:
             kept.setdefault(state.value, []).append(its)
     needed = majority(len(views))
-    holder = next((those for those in kept.values() if len(those) >= needed), None)
+    keep = next((those for those in kept.values() if len(those) >= needed), None)
     return LockState(
         resource,
-        None if holder is None else holder[0].holder,
-        None if holder is None else remaining([its.remaining for its in holder], needed),
+        None if keep is None else keep[0].holder,
+        None if keep is None else remaining([its.remaining for its in keep], needed),
         max((its.fencing_counter for its in views if its.fencing_counter), default=None),
         max((its.waiters for its in views), default=0),
         views,
+        max((its.waiting_writers for its in views), default=0),
+        keep is not None and keep[0].shared,
+        () if keep is None else _readers(keep, needed),
     )
+
+
+def _readers(views: Sequence[MasterView], needed: int) -> tuple[Reader, ...]:
+    """Return the readers that so many of *views* name, with the time for which these keep it."""
+    found: dict[str, list[Reader]] = {}
+    for reader in [reader for its in views for reader in its.readers]:
+        found.setdefault(reader.holder.fingerprint, []).append(reader)
+    kept = [
+        Reader(those[0].holder, sorted(each.remaining for each in those)[-needed])
+        for those in found.values()
+        if len(those) >= needed
+    ]
+    return tuple(sorted(kept, key=lambda reader: -reader.remaining))
 
 
 def remaining(left: Sequence[int | None], needed: int) -> int | None:
     """Return the ms until fewer than *needed* masters keep the lock; ``None`` for never."""
     lasting = sorted((ENDLESS if ms is None else ms for ms in left), reverse=True)
     return lasting[needed - 1] if lasting[needed - 1] < ENDLESS else None
+
+
+def _named(readers: Sequence[Reader]) -> str:
+    more = len(readers) - MOST_SHOWN
+    texts = [*map(str, readers[:MOST_SHOWN]), *([f"{more} more"] if more > 0 else [])]
+    return "; ".join(texts) or "readers"
 
 
 def _left(ms: int | None) -> str:

@@ -1,18 +1,21 @@
 """
-The kinds of locks, as commands: one key, several keys at once, and the fencing counters.
+The kinds of locks, as commands: one key, several at once, a share of one, and fencing counters.
 
 `Resources` makes the kind of lock that belongs to the names which a user gives.
 
 One key is set and restored by the SET command that other libraries use too. Several keys
 are set and restored by scripts that change all of them or none. The scripts that extend,
-release and look are the same for both.
+release and look are the same for both. A share of a key is held beside those of other
+readers; its scripts keep a set of them.
 """
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from redlock_aio._protocol import commands, scripts
-from redlock_aio._protocol.commands import Extension, hash_tagged
+from redlock_aio._protocol.commands import Extension, QueueEntry, hash_tagged
 from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     ACQUIRE,
@@ -135,14 +138,44 @@ FreeCommand: TypeAlias = "Callable[[Mutex, bytes], bytes]"
 
 class _Locked:
     __slots__ = ()
+    is_share: ClassVar[bool] = False
+    member_mark: ClassVar[bytes] = b""
+    """The end of the name of each member of its queues."""
 
     @property
     def each(self) -> tuple["Mutex", ...]:
         """Every single key of it."""
         raise NotImplementedError
 
-    def look(self) -> bytes:
+    def look(self, _token: bytes) -> bytes:
+        """Return the command whose reply `is_kept` and `is_free` read."""
         return commands.look(*self.each)
+
+    def enqueue(
+        self,
+        token: bytes,
+        ttl: int,
+        entry: QueueEntry,
+        counter: "FencingCounter | None" = None,
+        proposal: int = 0,
+    ) -> bytes:
+        """Return `commands.enqueue`, with *proposal* for the value of *counter*."""
+        keys = with_queues(self)
+        if counter is None:
+            return commands.enqueue(keys, token, ttl, entry)
+        keys += counter.keys
+        return commands.enqueue(keys, token, ttl, entry, counter.proposed(proposal))
+
+    def leave(
+        self,
+        token: bytes,
+        member: bytes,
+        *,
+        keep_place: bool = False,
+        keep_key: bool = False,
+    ) -> bytes:
+        keys = with_queues(self)
+        return commands.leave(keys, token, member, keep_place=keep_place, keep_key=keep_key)
 
     def is_kept(self, reply: object, token: bytes) -> bool:
         return reply == [token] * len(self.each)
@@ -205,6 +238,86 @@ class JointMutex(tuple[Mutex, ...], _Locked):
         return pack(b"EVALSHA", script.sha, b"%d" % len(self), *self, *arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """
+    A share of a key: many readers hold it at once, and nobody has the key for itself meanwhile.
+
+    It is no `bytes`, so that it does not equal its key.
+    """
+
+    lock: Mutex
+    is_share: ClassVar[bool] = True
+    member_mark: ClassVar[bytes] = commands.READS
+    can_free: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return f"Share({bytes(self.lock)!r})"
+
+    @property
+    def each(self) -> tuple[Mutex, ...]:
+        return (self.lock,)
+
+    def look(self, token: bytes) -> bytes:
+        return commands.look_shared(self.lock, commands.shares_key(self.lock), token)
+
+    def is_kept(self, reply: object, token: bytes) -> bool:
+        return reply == [token]
+
+    def is_free(self, reply: object) -> bool:
+        """Return whether nobody else has the key for itself."""
+        return reply == [None]
+
+    def counter(self, _lead: int) -> FencingCounter:
+        raise TypeError("a share has no fencing token")
+
+    def enqueue(
+        self,
+        token: bytes,
+        ttl: int,
+        entry: QueueEntry,
+        _counter: FencingCounter | None = None,
+        _proposal: int = 0,
+    ) -> bytes:
+        return commands.enqueue(with_queues(self), token, ttl, entry, shared=True)
+
+    def leave(
+        self, token: bytes, member: bytes, *, keep_place: bool = False, keep_key: bool = False
+    ) -> bytes:
+        """Return the command that ends the share; *keep_key* is for locks without readers."""
+        del keep_key
+        return commands.leave(with_queues(self), token, member, keep_place=keep_place, shared=True)
+
+    def release(self, token: bytes) -> bytes:
+        return self.leave(token, commands.NO_MEMBER)
+
+    free = release
+
+    def acquire(self, token: bytes, ttl: int) -> bytes:
+        """Return `restore`: a share is acquired by `enqueue`."""
+        return self.restore(token, ttl)
+
+    def extension(self, token: bytes, ttl: int) -> Extension:
+        return commands.extension(with_queues(self)[::2], 0, token, ttl)
+
+    def restore(self, token: bytes, ttl: int) -> bytes:
+        """Return the command that extends the share, or sets it again."""
+        return commands.extend(self.extension(token, ttl), again=True)
+
+
+_share = functools.lru_cache(MOST_NAMES)(Share)  # one for all leases of its key
+
+LockKey: TypeAlias = Mutex | JointMutex | Share
+"""What one lease holds on the masters."""
+
+
+@functools.lru_cache(MOST_NAMES)
+def with_queues(key: _Locked | Share) -> tuple[bytes, ...]:
+    """Return the keys of a lock and of its queues, for a share that of the set of shares too."""
+    names = (*key.each, *commands.queue_keys(*key.each))
+    return (*names, commands.shares_key(key.lock)) if isinstance(key, Share) else names
+
+
 class Resources:
     __slots__ = ("known", "prefix")
 
@@ -242,6 +355,11 @@ class Resources:
             self.known.clear()
         self.known[resources] = key
         return key
+
+    def share(self, key: Mutex | JointMutex) -> Share:
+        if len(key.each) > 1:
+            raise ValueError(f"shared=True takes one resource, not {len(key.each)}")
+        return _share(key.each[0])
 
     def _joint(self, resources: tuple[str, ...]) -> JointMutex:
         if not 1 < len(resources) <= MOST_RESOURCES:

@@ -36,18 +36,21 @@ ACQUIRE = Script("acquire", "get")
 ACQUIRE_ALL = Script("acquire_all", "get")
 ADOPT = Script("adopt")
 DECLARE = Script("declare")
-ENQUEUE = Script("enqueue", "get")
-EXTEND = Script("extend")
-INSPECT = Script("inspect", "get")
-LEAVE = Script("leave", "get")
+ENQUEUE = Script("enqueue", "get", "clean")
+ENQUEUE_SHARED = Script("enqueue_shared", "get", "clean", "shared", "shares")
+EXTEND = Script("extend", "shared", "shares")
+INSPECT = Script("inspect", "get", "shared")
+LEAVE = Script("leave", "get", "wake")
+LEAVE_SHARED = Script("leave_shared", "get", "shared", "shares", "wake")
 LIFT = Script("lift")
 LOOK = Script("look", "get")
+LOOK_SHARED = Script("look_shared", "get", "shared")
 MARK = Script("mark")
 RAISE = Script("raise")
 RELEASE = Script("release", "get")
 RESTORE_FENCED = Script("restore_fenced")
-REVOKE = Script("revoke", "get")
+REVOKE = Script("revoke", "get", "shared")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, EXTEND, INSPECT, LEAVE, LIFT, LOOK, MARK,
-    RAISE, RELEASE, RESTORE_FENCED, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, ENQUEUE_SHARED, EXTEND, INSPECT, LEAVE,
+    LEAVE_SHARED, LIFT, LOOK, LOOK_SHARED, MARK, RAISE, RELEASE, RESTORE_FENCED, REVOKE,
 )  # fmt: skip

@@ -44,7 +44,7 @@ class Holder:
     Attributes:
         fingerprint: Identifies this lease, as `Lease.fingerprint` does; it reveals
             nothing of the token. If the value is too long for a lock, it identifies the
-            first 2 KiB.
+            first 2 KiB. It is "readers" if readers share the lock.
 
         name: The *name* of its manager, host and pid by default; ``None`` if the lock
             was written by another library.
@@ -58,6 +58,13 @@ class Holder:
 
     def __str__(self) -> str:
         return self.fingerprint if self.name is None else f"{self.name} ({self.fingerprint})"
+
+
+SHARED = b"redlock_aio:shared"
+"""The value of a lock that readers share; the scripts have the same, see `lua/shared.lua`."""
+
+READERS = Holder("readers")
+"""Those who share a lock, as its holder; `Redlock.inspect` tells who they are."""
 
 
 def packed(metadata: object) -> bytes:
@@ -108,6 +115,8 @@ def process(value: bytes) -> bytes:
 
 def holder(value: bytes) -> Holder:
     """Return the holder that has written *value*; only the fingerprint if it is foreign."""
+    if value == SHARED:
+        return READERS
     who = fingerprint(value)
     ours = TOKEN.match(value)
     if ours is None or len(value) > LONGEST:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from redlock_aio import Answer, FoundLocks, Holder, LockState, MasterView
+from redlock_aio import Answer, FoundLocks, Holder, LockState, MasterView, Reader
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Duration, Frame, command, wrong_options
@@ -108,7 +108,7 @@ async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = N
 
 
 class Changes:
-    """Writes a line for each change of the holder."""
+    """Writes a line for each change of the holder, or of the readers."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -122,9 +122,8 @@ class Changes:
 
     def show(self, state: LockState) -> None:
         """Write the state, if somebody else holds the lock now."""
-        now = (state.holder and state.holder.fingerprint, state.certain, state.split)
-        if now != self._before:
-            self._before = now
+        if state.facts != self._before:
+            self._before = state.facts
             line = text_of(self._frame, state).partition("\n")[0]
             facts = {"time": round(time.time(), 3), **facts_of(state)}
             self._frame.out.result(facts, f"{time.strftime('%H:%M:%S')} {line}")
@@ -156,8 +155,11 @@ def text_of(frame: Frame, state: LockState) -> str:
 
 def row_of(state: LockState) -> list[str]:
     """Return the row of a lock in a table."""
-    held = sum(view.holder is not None and view.counts for view in state.views)
-    if state.holder is not None:
+    held = sum(bool(view.kept_by) and view.counts for view in state.views)
+    if state.shared:
+        count = len(state.readers)
+        holder, left = f"{count} reader{'s' * (count != 1)}", state.remaining
+    elif state.holder is not None:
         holder, left = str(state.holder), state.remaining
     else:
         holder = "nobody" if state.certain else "not certain"
@@ -181,9 +183,12 @@ def facts_of(state: LockState) -> dict[str, Any]:
         "certain": state.certain,
         "split": state.split,
         "holder": facts_of_holder(state.holder),
+        "shared": state.shared,
+        "readers": [facts_of_reader(reader) for reader in state.readers],
         "remaining_ms": state.remaining,
         "fencing_counter": state.fencing_counter,
         "waiters": state.waiters,
+        "waiting_writers": state.waiting_writers,
         "masters": [facts_of_view(view) for view in state.views],
     }
 
@@ -199,6 +204,11 @@ def facts_of_holder(holder: Holder | None) -> dict[str, Any] | None:
     }
 
 
+def facts_of_reader(reader: Reader) -> dict[str, Any]:
+    """Return a reader for JSON."""
+    return {"holder": facts_of_holder(reader.holder), "remaining_ms": reader.remaining}
+
+
 def facts_of_view(view: MasterView) -> dict[str, Any]:
     """Return the state of a lock on one master for JSON."""
     return {
@@ -206,7 +216,10 @@ def facts_of_view(view: MasterView) -> dict[str, Any]:
         "answer": view.answer.name.lower(),
         "detail": view.detail,
         "holder": facts_of_holder(view.holder),
+        "shared": view.shared,
+        "readers": [facts_of_reader(reader) for reader in view.readers],
         "remaining_ms": view.remaining,
         "fencing_counter": view.fencing_counter,
         "waiters": view.waiters,
+        "waiting_writers": view.waiting_writers,
     }

@@ -34,6 +34,8 @@ async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
             state = await redlock.inspect(key)
             released = await redlock.force_release(key)
     holder = "a minority of the masters" if state.holder is None else str(state.holder)
+    if state.shared:
+        holder = "readers"
     text = f"{key!r} is released; it was held by {holder}" if released else f"{key!r} was not held"
     facts = {"resource": key, "released": released, "holder": look.facts_of_holder(state.holder)}
     frame.out.result(facts, frame.out.printable(text))

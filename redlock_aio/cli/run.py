@@ -68,6 +68,12 @@ Wait = Annotated[
     Duration("--wait", help="How long to wait for the lock; 0 tries once (default: for ever)."),
 ]
 Fair = Annotated[bool, typer.Option("--fair", help="Wait in order of arrival.")]
+Shared = Annotated[
+    bool,
+    typer.Option(
+        "--shared", "-s", help="Share the lock with others that say --shared, as readers do."
+    ),
+]
 Fencing = Annotated[
     bool, typer.Option("--fencing", help=f"Give the command a fencing token, in {TOKEN}.")
 ]
@@ -124,6 +130,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     ttl: Ttl = None,
     wait: Wait = None,
     fair: Fair = False,
+    shared: Shared = False,
     fencing: Fencing = False,
     hold_at_least: AtLeast = 0,
     skip_if_locked: Skip = False,
@@ -141,20 +148,10 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     """
     if os.name != "posix":
         raise Failure(Exit.CANNOT_RUN, "'redlock run' needs a POSIX system")
-    if skip_if_locked and wait:
-        got = durations.shown(wait)
-        raise Failure(Exit.USAGE, f"--wait must be 0 with --skip-if-locked, not {got}")
-    if skip_if_locked and conflict_exit_code:
-        raise Failure(
-            Exit.USAGE,
-            f"--conflict-exit-code must be 0 with --skip-if-locked, not {conflict_exit_code}",
-        )
-    if conflict_exit_code is not None and not 0 <= conflict_exit_code <= MOST_CODE:
-        raise Failure(
-            Exit.USAGE, f"--conflict-exit-code must be from 0 to 255, not {conflict_exit_code}"
-        )
-    if timeout == 0:
-        raise Failure(Exit.USAGE, "--timeout must be longer than 0")
+    if shared and (fencing or hold_at_least):
+        other = "--fencing" if fencing else "--hold-at-least"
+        raise Failure(Exit.USAGE, f"{other} can't be used with --shared: it is for writers")
+    check_limits(wait, timeout, conflict_exit_code, skip_if_locked=skip_if_locked)
     ttl = min(TTL, frame.max_ttl) if ttl is None else ttl
     grace = fitting(grace, ttl)
     check_command(words[0])
@@ -168,7 +165,8 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
                 key,
                 ttl=ttl,
                 wait=0 if skip_if_locked else wait,
-                fair=fair,
+                fair=fair or None,
+                shared=shared,
                 fencing=fencing,
                 hold_at_least=hold_at_least,
                 on_lost="flag",
@@ -192,6 +190,26 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
             environment[TOKEN] = str(lease.fencing_token)
         limits = Limits(grace, timeout, leader_only)
         return await Supervision(frame, lease, observed, limits).run(words, environment)
+
+
+def check_limits(
+    wait: int | None, timeout: int | None, conflict_exit_code: int | None, *, skip_if_locked: bool
+) -> None:
+    """Raise the `Failure` about options that are invalid, or do not go together."""
+    if skip_if_locked and wait:
+        got = durations.shown(wait)
+        raise Failure(Exit.USAGE, f"--wait must be 0 with --skip-if-locked, not {got}")
+    if skip_if_locked and conflict_exit_code:
+        raise Failure(
+            Exit.USAGE,
+            f"--conflict-exit-code must be 0 with --skip-if-locked, not {conflict_exit_code}",
+        )
+    if conflict_exit_code is not None and not 0 <= conflict_exit_code <= MOST_CODE:
+        raise Failure(
+            Exit.USAGE, f"--conflict-exit-code must be from 0 to 255, not {conflict_exit_code}"
+        )
+    if timeout == 0:
+        raise Failure(Exit.USAGE, "--timeout must be longer than 0")
 
 
 def fitting(grace: int | None, ttl: int) -> int:

@@ -4,11 +4,16 @@ The measurements of locks that `redlock_aio.contrib` exports, and the labels of 
 Counters and histograms follow from events, and gauges from `Redlock.statistics`. The number of
 series is bounded: the value of a label is one of an enumeration, or the name of a master as it
 was given, without a password. Only *resource_label*, a function of the user, may add more.
+
+Counters have their series from the start, for readers too, so that the first increase is seen.
+Histograms have those of readers only from the first reader on. Each combination of labels is
+about 20 series there, which a program without readers must not export for nothing.
 """
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, Protocol
+from itertools import product
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from redlock_aio import LossCause, QuorumUnavailableError, Statistics
 from redlock_aio.events import (
@@ -20,6 +25,7 @@ from redlock_aio.events import (
     MajorityLost,
     MasterLost,
     Missed,
+    Mode,
     Released,
 )
 
@@ -31,6 +37,9 @@ BUCKETS = (
 
 OUTCOMES = ("acquired", "held_by_others", "unavailable", "cancelled")
 """The outcomes of an acquisition; "unavailable" means that too few masters answered."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+"""The modes of events."""
 
 ResourceLabel = Callable[[tuple[str, ...]], str]
 
@@ -44,7 +53,7 @@ class Instrument(NamedTuple):
 
         unit: In UCUM, as OpenTelemetry has it.
 
-        known: The values of its only label, if they are known in advance.
+        known: The values of its labels that are exported from the start, before any event.
 
         of_locks: Whether *resource_label* adds a label.
     """
@@ -54,7 +63,7 @@ class Instrument(NamedTuple):
     unit: str
     text: str
     labels: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
+    known: tuple[tuple[str, ...], ...] = ()
     of_locks: bool = True
 
 
@@ -68,22 +77,24 @@ class Measurement(NamedTuple):
 
 ACQUISITIONS = Instrument(
     "redlock.acquisitions", "counter", "{acquisition}", "Acquisitions that have ended, by outcome.",
-    ("outcome",), OUTCOMES,
+    ("outcome", "mode"), tuple(product(OUTCOMES, MODES)),
 )  # fmt: skip
 WAIT_DURATION = Instrument(
     "redlock.wait.duration", "histogram", "s", "Time from the call of an acquisition to its end.",
-    ("outcome",), OUTCOMES,
+    ("outcome", "mode"), tuple(product(OUTCOMES, ["exclusive"])),
 )  # fmt: skip
 HOLD_DURATION = Instrument(
-    "redlock.hold.duration", "histogram", "s", "Time for which a lease was held."
+    "redlock.hold.duration", "histogram", "s", "Time for which a lease was held.",
+    ("mode",), (("exclusive",),),
 )  # fmt: skip
 EXTENSION_MARGIN = Instrument(
-    "redlock.extension_margin", "histogram", "s", "Validity that was left at an extension."
+    "redlock.extension_margin", "histogram", "s", "Validity that was left at an extension.",
+    ("mode",), (("exclusive",),),
 )  # fmt: skip
 LOSSES = Instrument(
     "redlock.losses", "counter", "{lease}",
     "Leases that ended before their holders released them, by cause.",
-    ("cause",), tuple(cause.value for cause in LossCause),
+    ("cause", "mode"), tuple(product([cause.value for cause in LossCause], MODES)),
 )  # fmt: skip
 VOTE_LOSSES = Instrument(
     "redlock.master.vote_losses", "counter", "{loss}",
@@ -92,7 +103,7 @@ VOTE_LOSSES = Instrument(
 )  # fmt: skip
 MAJORITY_LOSSES = Instrument(
     "redlock.majority_losses", "counter", "{loss}",
-    "Times that no majority of the masters voted any more.", of_locks=False,
+    "Times that no majority of the masters voted any more.", known=((),), of_locks=False,
 )  # fmt: skip
 HAS_VOTE = Instrument(
     "redlock.master.has_vote", "gauge", "{vote}", "1 if the master votes, 0 if it does not.",
@@ -134,17 +145,17 @@ def measured(event: Event) -> list[Measurement]:
     found: list[Measurement] = []
     match event:
         case Acquired(waited_ms=ms) | Missed(waited_ms=ms) | Cancelled(waited_ms=ms):
-            labels = (outcome(event),)
+            labels = (outcome(event), event.mode)
             found += (
                 Measurement(ACQUISITIONS, 1, labels),
                 Measurement(WAIT_DURATION, ms / 1000, labels),
             )
-        case Extended(margin_ms=ms):
-            found.append(Measurement(EXTENSION_MARGIN, ms / 1000))
-        case Released(held_ms=ms) | Lost(held_ms=ms):
-            found.append(Measurement(HOLD_DURATION, ms / 1000))
+        case Extended(margin_ms=ms, mode=mode):
+            found.append(Measurement(EXTENSION_MARGIN, ms / 1000, (mode,)))
+        case Released(held_ms=ms, mode=mode) | Lost(held_ms=ms, mode=mode):
+            found.append(Measurement(HOLD_DURATION, ms / 1000, (mode,)))
             if isinstance(event, Lost):
-                found.append(Measurement(LOSSES, 1, (event.cause.value,)))
+                found.append(Measurement(LOSSES, 1, (event.cause.value, mode)))
         case MasterLost(master=master, cause=cause):
             found.append(Measurement(VOTE_LOSSES, 1, (master, cause.value)))
         case MajorityLost():

@@ -141,10 +141,8 @@ class Telemetry:
 
     def _begin_at_0(self, counter: Instrument) -> None:
         """Export *counter* before it is increased: backends see no increase from nothing to 1."""
-        if len(counter.labels) <= 1:
-            known: list[tuple[str, ...]] = [(value,) for value in counter.known]
-            for labels in known or [()]:
-                self._record[counter](0, _attributes(Measurement(counter, 0, labels)))
+        for labels in counter.known:
+            self._record[counter](0, _attributes(Measurement(counter, 0, labels)))
 
     def _observer(self, gauge: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
@@ -167,7 +165,10 @@ class Telemetry:
     def _trace_acquisition(self, event: Acquired | Missed | Cancelled) -> None:
         """Make the span of an acquisition that has ended, and begin the span of its lease."""
         now = time.time_ns()
-        attributes: Attributes = {f"{PREFIX}resources": event.resources}
+        attributes: Attributes = {
+            f"{PREFIX}resources": event.resources,
+            f"{PREFIX}mode": event.mode,
+        }
         lease: Attributes = {}
         if isinstance(event, Acquired):
             lease[f"{PREFIX}fingerprint"] = event.fingerprint

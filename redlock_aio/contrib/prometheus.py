@@ -72,10 +72,10 @@ class Metrics:
                 self._metrics[each] = Histogram(
                     _name(each), each.text, labels, registry=None, buckets=buckets
                 )
-            if not with_resource:
+            if labels and not with_resource:
                 # Prometheus sees no increase from nothing to 1, so the series begin at 0.
-                for value in each.known:
-                    self._metrics[each].labels(value)
+                for values in each.known:
+                    self._metrics[each].labels(*values)
         if registry is not None:
             registry.register(self)
 

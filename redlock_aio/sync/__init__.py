@@ -10,11 +10,16 @@ A thread can't be cancelled. If a lease is lost, the work under it goes on, unti
 is called at once. See `docs/how-to/without-asyncio.md`.
 """
 
+from redlock_aio.sync._election import (
+    Election as Election,
+    LockWatch as LockWatch,
+    Term as Term,
+)
 from redlock_aio.sync._lease import Lease as Lease
 from redlock_aio.sync._lock import Lock as Lock
 from redlock_aio.sync._redlock import Redlock as Redlock
 
-__all__ = ("Lease", "Lock", "Redlock")
+__all__ = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Term")
 
 # Tracebacks, reprs and pickles name the public classes as users import them.
 for _name in __all__:

@@ -87,6 +87,11 @@ class Lease(OnlyForThreads):
         return self._lease.fencing_token
 
     @property
+    def shared(self) -> bool:
+        """Whether other readers may hold the resource at the same time; see *shared*."""
+        return self._lease.shared
+
+    @property
     def fingerprint(self) -> str:
         """The *holder* in the errors of other clients: a hash that does not reveal the token."""
         return self._lease.fingerprint

@@ -25,12 +25,13 @@ from typing import (
 from redis.asyncio import Redis
 
 import redlock_aio
-from redlock_aio import FoundLocks, LockState, Retry, Statistics
-from redlock_aio._api.faces import CommonLockArguments
+from redlock_aio import FoundLocks, LockState, ReadWriteLock, Retry, Statistics
+from redlock_aio._api.faces import CommonLockArguments, ReadArguments
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
 from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
+from redlock_aio.sync._election import Election, LockWatch
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
 from redlock_aio.sync._mistakes import NoSyncOptions, OnlyForThreads
@@ -137,7 +138,7 @@ class Redlock(OnlyForThreads):
                 is called).
 
             options: *ttl*, *wait*, *auto_extend*, *max_hold*, *hold_at_least*, *fair*,
-                *fencing*, *reentrant*, *metadata* and *retry*, as there. *owner* is the
+                *shared*, *fencing*, *reentrant*, *metadata* and *retry*, as there. *owner* is the
                 holder, compared by ``==`` (default: the thread that acquires the lease);
                 another thread of the same owner shares it, with *reentrant*.
 
@@ -148,6 +149,34 @@ class Redlock(OnlyForThreads):
             ValueError: An argument is invalid.
         """
         return Lock(self._opener, resources, {**options}, checked_on_lost(on_lost))
+
+    def rw_lock(
+        self,
+        resource: str,
+        /,
+        *,
+        on_lost: OnLostCall | None = None,
+        **options: Unpack[ReadArguments],
+    ) -> ReadWriteLock[Lock]:
+        """
+        Return a read-write lock on *resource*: many may read at once, or one may write.
+
+        See `redlock_aio.Redlock.rw_lock`.
+
+        Args:
+            resource: The name that is locked.
+
+            on_lost: As for `lock`.
+
+            options: Those of both sides, as for `lock`: *ttl*, *wait*, *auto_extend*,
+                *max_hold*, *reentrant*, *owner* and *metadata*.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        return ReadWriteLock(self.lock, resource, {**options, "on_lost": on_lost})
 
     @overload
     def locked(
@@ -254,6 +283,50 @@ class Redlock(OnlyForThreads):
         )
         adopt = cast("Callable[[], Lease]", acquisition.run)
         return adopt()
+
+    def election(
+        self,
+        resource: str,
+        /,
+        *,
+        ttl: int | timedelta | None = None,
+        max_hold: int | timedelta | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Election:
+        """
+        Return a candidate for the leader of *resource*; nothing is sent yet.
+
+        See `redlock_aio.Redlock.election`. ``for term in redlock.election("scheduler"): with
+        term: ...`` leads whenever this host is the leader.
+
+        Args:
+            resource: The name that the leader locks, as for `lock`.
+
+            ttl: For how many milliseconds nobody leads after a leader has died (default:
+                as for `lock`).
+
+            max_hold: After how many milliseconds a term ends (default: never).
+
+            metadata: Data about the candidate for others to see, as for `lock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        options: dict[str, Any] = {"ttl": ttl, "max_hold": max_hold, "metadata": metadata}
+        return Election(self.lock(resource, fair=True, fencing=True, **options))
+
+    def watch(self, resource: str, /) -> LockWatch:
+        """
+        Return the states of *resource*: the present one at once, and then each change.
+
+        See `redlock_aio.Redlock.watch`.
+
+        Raises:
+            TypeError, ValueError: As for `lock`.
+        """
+        return LockWatch(self._opener, resource)
 
     def inspect(self, resource: str, /) -> LockState:
         """

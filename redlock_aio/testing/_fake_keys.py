@@ -71,8 +71,8 @@ class KeyCommands:
 
     # Keys of any type.
 
-    def _do_del(self, key: bytes) -> object:
-        return self._data.delete(key)
+    def _do_del(self, *keys: bytes) -> object:
+        return sum(map(self._data.delete, keys))
 
     def _do_pttl(self, key: bytes) -> object:
         return self._data.pttl(key)
@@ -149,6 +149,10 @@ class KeyCommands:
 
     def _do_zrem(self, key: bytes, *members: bytes) -> object:
         return self._data.zrem(key, *members)
+
+    def _do_zscore(self, key: bytes, member: bytes) -> object:
+        score = self._data.zall(key).get(member)
+        return None if score is None else b"%.17g" % score
 
     def _do_zrank(self, key: bytes, member: bytes) -> object:
         members = list(self._data.zall(key))

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import redis
 
-from redlock_aio import Redlock
+from redlock_aio import Redlock, requirements
 from redlock_aio.cli import app
 from redlock_aio.cli.doctor import command
 from redlock_aio.cli.doctor.facts import MasterFacts
@@ -105,15 +106,13 @@ def test_an_examination_leaves_no_marker(
 
     del capsys
     before = [server_keys(master) for master in masters.servers]
-    app.main(["doctor", "--fair", "--fencing", "--timeout", "1m"])
+    app.main(["doctor", "--shared", "--fencing", "--timeout", "1m"])
     assert [server_keys(master) for master in masters.servers] == before
     assert masters.ask(quarantined) == [""] * 3
 
 
 def server_keys(server: EmbeddedMaster) -> list[str]:
     """Return the keys of a master."""
-    import redis
-
     with redis.Redis.from_url(URL.format(server.port), decode_responses=True) as client:
         return sorted(client.keys())
 
@@ -126,3 +125,22 @@ def test_masters_on_unix_sockets_are_on_this_machine(capsys: pytest.CaptureFixtu
     assert finding["finding"] == "one-host"
     assert finding["message"] == "they are on one host: this machine"
     assert [master["hosts"] for master in facts["masters"]] == [[]] * 3
+
+
+def test_a_permission_that_only_readers_need(capsys: pytest.CaptureFixture[str]) -> None:
+    fair, shared = requirements.permissions(fair=True), requirements.permissions(shared=True)
+    allowed = [*(f"+{name}" for name in fair.commands), "~*", "&*"]
+    with EmbeddedMaster() as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">app", "-@all", *allowed)
+        where = f"redis://app:app@127.0.0.1:{server.port}"
+        words = ["doctor", "--json", "--timeout", "1m", "-m", where, "--ignore", "single", *SLOW]
+        assert app.main([*words, "--fair"]) == Exit.DONE
+        capsys.readouterr()
+        assert app.main([*words, "--shared"]) == Exit.NO
+    finding = json.loads(capsys.readouterr().out.splitlines()[0])
+    lacking = [f"+{name}" for name in shared.commands if name not in fair.commands]
+    assert (finding["finding"], finding["message"].split()[-len(lacking) :]) == (
+        "permission",
+        lacking,
+    )

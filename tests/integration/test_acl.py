@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import redis
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio import (
+    Answer,
+    Lock,
+    QuorumUnavailableError,
+    ReadWriteLock,
+    Redlock,
+    requirements,
+)
 from redlock_aio.testing import EmbeddedMaster
 
 from .features import (
@@ -133,6 +140,41 @@ async def test_locks_are_listed_with_the_permission_to_scan(
         assert may_scan or "scan" in found.votes[0].detail
 
 
+SHARED = tuple(
+    command
+    for command in requirements.permissions(shared=True).commands
+    if command not in (*NEEDED, *FAIR)
+)
+"""Commands that ``shared=True`` needs besides those of ``fair=True``."""
+
+
+@pytest.mark.parametrize("missing", ["", *SHARED])
+async def test_readers_need_these_permissions_besides(server: EmbeddedMaster, missing: str) -> None:
+    """Without one they do not get the lock; a writer works all the same."""
+    more = tuple(command for command in SHARED if command != missing)
+    with allowed(server, *NEEDED, *FAIR, *more, own=OWN) as url:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
+            docs = redlock.rw_lock("app:r", ttl=1_000, wait=300)
+            reader = await read_twice(docs)
+            assert reader is not bool(missing)
+            if not missing:
+                check_refused(server)
+            async with docs.write(fencing=True, wait=5_000):
+                pass
+
+
+async def read_twice(docs: ReadWriteLock[Lock]) -> bool:
+    """Read and extend, beside another reader; return false if there is no permission to read."""
+    try:
+        async with docs.read() as lease:
+            other = await asyncio.create_task(docs.read().acquire())
+            await other.release()
+            await lease.extend()
+    except QuorumUnavailableError:
+        return False
+    return True
+
+
 @pytest.mark.promise("S10")
 @pytest.mark.parametrize(
     ("options", "more", "own"),
@@ -217,3 +259,5 @@ def test_the_documentation_lists_the_same_permissions() -> None:
         [*start, *GUARD, *COUNTERS, "-@all", *plain],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
+    shared = " ".join(f"+{command}" for command in SHARED)
+    assert f"| `{shared}`, to the third set |" in text.partition("## What can be added")[2]

@@ -40,13 +40,13 @@ async def examined(
     where: Sequence[str],
     *,
     patience: float = PATIENCE,
-    fair: bool = True,
+    shared: bool = True,
     guard: str = "auto",
     max_ttl: int = 60_000,
 ) -> tuple[list[MasterFacts], list[Finding]]:
     """Return the facts about the masters at some URLs, and what is found about them."""
     names = [url.rpartition("@")[2].removeprefix("redis://") for url in where]
-    permissions = requirements.permissions(fencing=True, fair=fair)
+    permissions = requirements.permissions(fencing=True, shared=shared)
     questions = Questions(key_prefix=PREFIX, permissions=permissions, patience=patience)
     masters = await examine_all(list(zip(names, where, strict=True)), questions)
     tolerance = requirements.clock_tolerance(max_ttl=max_ttl)
@@ -339,7 +339,7 @@ async def test_a_wrong_clock(kind: str, tmp_path_factory: pytest.TempPathFactory
         assert " ms ahead of the median; fencing allows 6700 ms" in message(found, Kind.CLOCK)
 
 
-PERMISSIONS = requirements.permissions(fencing=True, fair=True)
+PERMISSIONS = requirements.permissions(fencing=True, shared=True)
 ALL = (
     *(f"+{command}" for command in PERMISSIONS.commands),
     *(f"~{pattern}" for pattern in (f"{PREFIX}*", *PERMISSIONS.keys)),

@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redlock_aio._protocol import commands, lock_state, scripts
 from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex, Share
 from redlock_aio._protocol.request import pack
+from redlock_aio._rules.lock_value import SHARED
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.testing import EmbeddedMaster, FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH, encode
@@ -38,10 +39,12 @@ STRINGS = [b"r", b'it\'s {x} "y"', "ключ🔒".encode(), b"\\n", b"%s%n", b"x
 LOCKS = STRINGS[:2]
 QUEUES = commands.queue_keys(*LOCKS)
 COUNTERS = FencingCounter(LOCKS, 0).keys
-KEYS = [*STRINGS, *QUEUES, *COUNTERS]
+SHARES = [commands.shares_key(key) for key in LOCKS]
+KEYS = [*STRINGS, *QUEUES, *COUNTERS, *SHARES]
 
 TOKENS = [b"a" * 40, b"b" * 40]
 MEMBERS = [b"me/1", b"me/2", b"you/1", b"\xff\x00/1", b"nobody"]
+READERS = [b"me/3r", b"you/2r", b"you/3r"]
 AT_ANY_TIME, AT_NO_TIME = 2**52, 1
 """Times after which an `enqueue` is too late, in us of a master's clock."""
 ANY_LEAD = 2**53
@@ -214,7 +217,7 @@ RELAY = b"return redis.call(unpack(ARGV))"
 """A script that calls one command."""
 RELAY_SHA = sha1(RELAY, usedforsecurity=False).hexdigest().encode()
 
-strings, sets = st.sampled_from(STRINGS), st.sampled_from(QUEUES)
+strings, sets = st.sampled_from(STRINGS), st.sampled_from([*QUEUES, *SHARES])
 keys = st.one_of(strings, sets)
 tokens, members = st.sampled_from(TOKENS), st.sampled_from(MEMBERS)
 numbers = st.sampled_from(NUMBERS)
@@ -246,6 +249,7 @@ any_command = st.one_of(
     command(b"ZREM", keys, members, members),
     command(b"ZRANK", keys, members),
     command(b"ZCARD", keys),
+    command(b"ZSCORE", keys, members),
     command(b"ZRANGE", keys, places, places),
     command(b"ZRANGE", sets, places, places, b"withscores"),
     command(b"ZRANGE", sets, places, places, b"junk"),
@@ -262,6 +266,7 @@ any_command = st.one_of(
     command(b"TYPE", keys),
     command(b"PTTL", keys),
     command(b"DEL", keys),
+    command(b"DEL", keys, keys, keys),
     command(b"PEXPIRE", keys, st.sampled_from([b"70000", b"0", b"-1", b"junk"])),
     command(b"PUBLISH", b"nobody", members),
     command(b"TIME"),
@@ -309,7 +314,8 @@ SCRIPTS = [
     "return redis.call('ZRANK', 'zset', 'missing')",
     "return redis.call('ZRANGE', 'zset', -1, -1, 'WITHSCORES')",
     "return redis.call('ZRANGEBYSCORE', 'zset', 0, 9, 'WITHSCORES')",
-    "return redis.call('DEL', 'missing') + 1",
+    "return redis.call('DEL', 'missing') + 1", "return redis.call('ZSCORE', 'zset', 'b')",
+    "return tostring(redis.call('ZSCORE', 'zset', 'missing'))",
     # Arguments of commands.
     "return redis.call('SET', 'k', 5)", "return redis.call('SET', 'k', -2^53)",
     "return redis.call('SET', 'k', 1.5)", "return redis.call('SET', 'k', 1e15 + 0.5)",
@@ -371,10 +377,17 @@ def enqueue(
     return commands.enqueue(
         queued(keys) + (counter.keys if fenced else ()), token, ttl,
         commands.QueueEntry(
-            member=member, priority=how["place"], lives=how["lives"], most=how["most"], not_after=at
+            member, how["place"], how["lives"], how["most"], not_after=at, first=first
         ),
-        fence=counter.proposed(proposal) if fenced else (), first=first,
+        fence=counter.proposed(proposal) if fenced else (),
     )  # fmt: skip
+
+
+def read(lock: bytes, token: bytes, ttl: int, *rest: int, member: bytes, first: bool) -> bytes:
+    """Return the request for a share of *lock*; *rest*: the numbers of a `QueueEntry`."""
+    head = (b"EVALSHA", scripts.ENQUEUE_SHARED.sha, b"3", *queued((lock,)))
+    words = [commands.shares_key(lock), token, b"%d" % ttl, member]
+    return pack(*head, *words, *[b"%d" % number for number in rest], b"first" if first else b"")
 
 
 def handed(value: bytes, ttl: int, fence: int) -> ExportedLease:
@@ -388,6 +401,7 @@ def requests(draw: st.DrawFn) -> bytes:
     lock = Mutex(names[0]) if len(names) == 1 else JointMutex(map(Mutex, names))
     counter = FencingCounter(names, draw(st.sampled_from([ANY_LEAD] * 9 + [7_000_000])))
     token, other, ttl = draw(tokens), draw(tokens), draw(ttls)
+    share, reader = Share(Mutex(names[0])), draw(st.sampled_from(READERS))
     number, ceiling = draw(numbers), draw(numbers)
     at = draw(st.sampled_from([AT_ANY_TIME] * 6 + [AT_NO_TIME]))
     kinds: dict[str, Callable[[], bytes]] = {
@@ -395,7 +409,7 @@ def requests(draw: st.DrawFn) -> bytes:
         "extend": lambda: commands.extend(lock.extension(token, ttl)),
         "restore": lambda: lock.restore(token, ttl),
         "release": lambda: lock.release(token),
-        "look": lock.look,
+        "look": lambda: lock.look(token),
         "adopt": lambda: adoption(lock, None, handed(token, ttl, 0), other),
         "adopt, fenced": lambda: adoption(lock, counter, handed(token, ttl, number), other),
         "acquire, fenced": lambda: counter.acquire(token, ttl, number, at),
@@ -403,7 +417,7 @@ def requests(draw: st.DrawFn) -> bytes:
         "extend, fenced": lambda: commands.extend(counter.extension(token, ttl, number)),
         "extend several": lambda: commands.extend(
             Mutex(LOCKS[0]).extension(token, ttl), counter.extension(other, ttl, number),
-            Mutex(LOCKS[1]).extension(token, ttl),
+            Mutex(LOCKS[1]).extension(token, ttl), share.extension(other, ttl),
         ),
         "lift": lambda: counter.lift(token, number, ceiling),
         "restore, fenced": lambda: counter.restore(token, ttl, number, ceiling),
@@ -421,14 +435,24 @@ def requests(draw: st.DrawFn) -> bytes:
             keep_place=draw(st.booleans()),
             keep_key=draw(st.booleans()),
         ),
+        "read": lambda: read(
+            names[0], token, ttl, draw(st.sampled_from([1, 2, 2**51])), draw(ttls),
+            draw(st.integers(1, 4)), at, member=reader, first=draw(st.booleans()),
+        ),
+        "stop reading": lambda: share.leave(token, reader, keep_place=draw(st.booleans())),
+        "extend a share": lambda: commands.extend(share.extension(token, ttl)),
+        "restore a share": lambda: share.restore(token, ttl),
+        "look for a share": lambda: share.look(token),
         "inspect": lambda: lock_state.inspect(names[0]),
-        "revoke": lambda: commands.revoke(names[0], token, other, ttl),
+        "revoke": lambda: commands.revoke(
+            names[0], draw(st.sampled_from([token, SHARED])), other, ttl
+        ),
         "delete": lambda: pack(b"DEL", names[0], *names[1:1]),
         "count": lambda: pack(b"SET", counter.keys[0], draw(st.sampled_from(STRANGE)), b"NX"),
         "spoil": lambda: pack(b"ZADD", draw(st.sampled_from(KEYS)), b"1", b"x"),
     }  # fmt: skip
     # Requests that grant are drawn more often: then there are locks to extend.
-    often = ["acquire", "acquire, fenced", "enqueue", "enqueue"]
+    often = ["acquire", "acquire, fenced", "enqueue", "enqueue", "read", "read"]
     return kinds[draw(st.sampled_from([*kinds, *often]))]()
 
 

@@ -50,8 +50,8 @@ async def test_a_thread_serves_the_metrics_while_the_program_locks(
         for family in text_string_to_metric_families(texts[-1])
         for sample in family.samples
     }
-    acquired = seen["redlock_acquisitions_total", "acquired"]
-    assert acquired == seen["redlock_hold_duration_seconds_count",] >= 3
+    acquired = seen["redlock_acquisitions_total", "exclusive", "acquired"]
+    assert acquired == seen["redlock_hold_duration_seconds_count", "exclusive"] >= 3
     assert seen["redlock_leases",] == seen["redlock_waiters",] == 0
     names = [master.url.partition("://")[2].partition("/")[0] for master in masters]
     votes = [seen["redlock_master_has_vote", name] for name in names]

@@ -301,8 +301,8 @@ def _enqueued(
             lives=LIVES,
             most=9,
             not_after=NEVER,
+            first=first,
         ),
-        first=first,
     )
     standing_now = replies.queued(master.run(words(payload)))
     assert standing_now is not None

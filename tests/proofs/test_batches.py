@@ -164,13 +164,13 @@ def test_three_leases_are_extended_as_by_three_commands() -> None:
 
 DEFECTS = {
     "the first refusal is that of all": (
-        b"  first = first + ",
-        b"  if replies[#replies] == 0 then break end\n  first = first + ",
+        b"    first = first + (fence",
+        b"    if replies[#replies] == 0 then break end\n    first = first + (fence",
     ),
     "counters are taken for locks": (b"locks or 2 * locks", b"locks or locks"),
-    "one token for all": (b"ARGV[i + 1], ARGV[i + 2]", b"ARGV[4], ARGV[i + 2]"),
+    "one token for all": (b"locks, ARGV[i + 1], ARGV[i + 2]", b"locks, ARGV[4], ARGV[i + 2]"),
     "an error ends the script": (
-        b'holder = redis.pcall("GET"', b'holder = redis.call("GET"',
+        b'holder = redis.pcall("GET", KEYS[i])', b'holder = redis.call("GET", KEYS[i])',
     ),
     "a counter's error ends the script": (
         b'counter = redis.pcall("GET"', b'counter = redis.call("GET"',

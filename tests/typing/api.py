@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from redlock_aio import (
     Answer,
+    Election,
     FoundLocks,
     Holder,
     Lease,
@@ -19,15 +20,19 @@ from redlock_aio import (
     LockNotAcquiredError,
     LockNotHeldError,
     LockState,
+    LockWatch,
     LossCause,
     MasterStatistics,
     MasterView,
     NoVoteCause,
     QuorumUnavailableError,
+    Reader,
+    ReadWriteLock,
     Redlock,
     RedlockError,
     Retry,
     Statistics,
+    Term,
     Vote,
 )
 from redlock_aio.events import (
@@ -42,6 +47,7 @@ from redlock_aio.events import (
     MasterBack,
     MasterLost,
     Missed,
+    Mode,
     Released,
     Waiting,
     log_to,
@@ -122,6 +128,63 @@ async def use(client: Redis) -> None:
     await redlock.aclose()
 
 
+async def read_and_write(redlock: Redlock) -> None:
+    docs = redlock.rw_lock(
+        "r",
+        ttl=1000,
+        wait=timedelta(seconds=1),
+        auto_extend=True,
+        max_hold=None,
+        reentrant=True,
+        owner=redlock,
+        metadata={"job": "x"},
+        on_lost="flag",
+    )
+    assert_type(docs, ReadWriteLock[Lock])
+    assert_type(docs.resource, str)
+    assert_type(docs.read(), Lock)
+    assert_type(docs.write(fencing=True, hold_at_least=1), Lock)
+    async with docs.read(wait=500, metadata={"part": 1}, owner="request 7") as reading:
+        assert_type(reading, Lease)
+        assert_type(reading.shared, bool)
+    assert_type(await redlock.lock("r", shared=True).acquire(), Lease)
+    assert_type(await redlock.lock("r", fair=None).acquire(), Lease)
+    docs.read(fencing=True)  # type: ignore[call-arg]
+    docs.write(fair=False)  # type: ignore[call-arg]
+    redlock.rw_lock("r", "s")  # type: ignore[call-arg, arg-type]
+    redlock.rw_lock("r", hold_at_least=1)  # type: ignore[call-arg]
+    redlock.lock("r", shared="yes")  # type: ignore[arg-type]
+    async with docs:  # type: ignore[attr-defined]
+        pass
+    state = await redlock.inspect("r")
+    assert_type((state.shared, state.waiters, state.waiting_writers), tuple[bool, int, int])
+    assert_type(state.readers, tuple[Reader, ...])
+    for reader in state.readers:
+        assert_type((reader.holder, reader.remaining), tuple[Holder, int])
+    for view in state.views:
+        assert_type((view.shared, view.waiting_writers), tuple[bool, int])
+        assert_type(view.readers, tuple[Reader, ...])
+
+
+async def lead_and_watch(redlock: Redlock) -> None:
+    election = redlock.election("r", ttl=1000, max_hold=timedelta(minutes=1), metadata={"a": 1})
+    assert_type(election, Election)
+    assert_type((election.resource, election.leading), tuple[str, bool])
+    async for term in election:
+        assert_type(term, Term)
+        async with term as entered:
+            assert_type(entered, Term)
+            entered.ensure_valid()
+        assert_type((term.number, term.lease), tuple[int, Lease])
+    redlock.election("r", fair=False)  # type: ignore[call-arg]
+    for _ in election:  # type: ignore[attr-defined]
+        pass
+    assert_type(redlock.watch("r"), LockWatch)
+    async for state in redlock.watch("r"):
+        assert_type(state, LockState)
+    assert_type(await anext(redlock.watch("r")), LockState)
+
+
 async def check(redlock: Redlock) -> None:
     await redlock.check()
     await redlock.check(wait=500)
@@ -143,6 +206,11 @@ async def decorated(number: int, text: str = "") -> str:
 
 @typed.locked("r", skip_if_locked=True, retry=Retry())
 async def skipped(number: int) -> str:
+    return str(number)
+
+
+@typed.locked("r:{number}", shared=True)
+async def reads(number: int) -> str:
     return str(number)
 
 
@@ -170,6 +238,7 @@ async def call(perhaps: bool) -> None:
     assert_type(await decorated(1), str)
     assert_type(await decorated(number=1, text="x"), str)
     assert_type(await skipped(1), str | None)
+    assert_type(await reads(1), str)
     assert_type(await Decorated().method(1), str)
     assert_type(await Decorated.of_the_class(1), str)
     assert_type(await Decorated.static(1), str | None)
@@ -215,26 +284,33 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
     assert_type(event, Event)
     match event:
         case Acquired():
+            assert_type(event.mode, Mode)
             assert_type(event.resources, tuple[str, ...])
             assert_type(event.fingerprint, str)
             assert_type(event.waited_ms, float)
             assert_type(event.fencing_token, int | None)
         case Missed():
+            assert_type(event.mode, Mode)
             assert_type(event.waited_ms, float)
             assert_type(event.error, LockNotAcquiredError)
         case Cancelled():
+            assert_type(event.mode, Mode)
             assert_type(event.waited_ms, float)
         case Waiting():
+            assert_type(event.mode, Mode)
             assert_type(event.resources, tuple[str, ...])
         case Extended():
+            assert_type(event.mode, Mode)
             assert_type(event.ttl, int)
             assert_type(event.margin_ms, int)
         case Lost():
+            assert_type(event.mode, Mode)
             assert_type(event.cause, LossCause)
             assert_type(event.votes, tuple[Vote, ...])
             assert_type(event.reason, str)
             assert_type(event.held_ms, float)
         case Released():
+            assert_type(event.mode, Mode)
             assert_type(event.held_ms, float)
         case MasterLost():
             assert_type(event.master, str)

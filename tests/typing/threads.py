@@ -7,9 +7,17 @@ from typing import assert_type
 
 from redis.asyncio import Redis
 
-from redlock_aio import FoundLocks, LockLostError, LockState, Retry, Statistics, Vote
+from redlock_aio import (
+    FoundLocks,
+    LockLostError,
+    LockState,
+    ReadWriteLock,
+    Retry,
+    Statistics,
+    Vote,
+)
 from redlock_aio.events import log_to
-from redlock_aio.sync import Lease, Lock, Redlock
+from redlock_aio.sync import Election, Lease, Lock, LockWatch, Redlock, Term
 
 
 def on_lost(error: LockLostError) -> None:
@@ -46,6 +54,18 @@ def use(client: Redis) -> None:
             assert_type(lease.export(), str)
             assert_type(redlock.adopt("x", on_lost=on_lost, metadata={"a": 1}), Lease)
             lease.release()
+        docs = redlock.rw_lock("r", ttl=1000, reentrant=True, on_lost=on_lost)
+        assert_type(docs, ReadWriteLock[Lock])
+        with docs.read(wait=500) as reading:
+            assert_type(reading, Lease)
+            assert_type(reading.shared, bool)
+        with docs.write(fencing=True, hold_at_least=1) as writing:
+            assert_type(writing, Lease)
+        assert_type(redlock.lock("r", shared=True).acquire(), Lease)
+        docs.read(fencing=True)  # type: ignore[call-arg]
+        redlock.rw_lock("r", on_lost="cancel")  # type: ignore[arg-type]
+        with docs:  # type: ignore[attr-defined]
+            pass
         assert_type(lock.try_acquire(), Lease | None)
         assert_type(redlock.inspect("r"), LockState)
         assert_type(redlock.is_locked("r"), bool)
@@ -54,6 +74,20 @@ def use(client: Redis) -> None:
         redlock.lock("r", on_lost="cancel")  # type: ignore[arg-type]
         redlock.lock("r", metadata=["x"])  # type: ignore[arg-type]
     redlock.close()
+
+
+def lead_and_watch(redlock: Redlock) -> None:
+    election = redlock.election("r", ttl=1000, max_hold=None, metadata=None)
+    assert_type(election, Election)
+    assert_type((election.resource, election.leading), tuple[str, bool])
+    for term in election:
+        assert_type(term, Term)
+        with term as entered:
+            assert_type((entered.number, entered.lease), tuple[int, Lease])
+            entered.ensure_valid()
+    assert_type(redlock.watch("r"), LockWatch)
+    for state in redlock.watch("r"):
+        assert_type(state, LockState)
 
 
 typed = Redlock("redis://a")
@@ -73,6 +107,11 @@ def skipped(number: int) -> str:
     return str(number)
 
 
+@typed.locked("r:{number}", shared=True)
+def reads(number: int) -> str:
+    return str(number)
+
+
 class Decorated:
     @typed.locked("r:{self}")
     def method(self, number: int) -> str:
@@ -82,6 +121,7 @@ class Decorated:
 def call() -> None:
     assert_type(decorated(1, text="x"), str)
     assert_type(skipped(1), str | None)
+    assert_type(reads(1), str)
     assert_type(Decorated().method(1), str)
     # Uses that a checker must refuse: an unneeded ignore is an error.
     decorated("1")  # type: ignore[arg-type]

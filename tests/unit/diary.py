@@ -4,6 +4,8 @@ from redlock_aio.events import Acquired, Event, Extended, Lost, Released
 
 from .kit import now
 
+OfLease = Acquired | Extended | Lost | Released
+
 
 class Diary:
     """
@@ -27,17 +29,18 @@ class Diary:
         """Return the events of these *kinds*."""
         return [event for event in self.events if isinstance(event, kinds)]
 
-    def leases(self) -> dict[str, list[Event]]:
+    def leases(self) -> dict[str, list[OfLease]]:
         """Return the events of each lease, by its fingerprint."""
-        found: dict[str, list[Event]] = {}
+        found: dict[str, list[OfLease]] = {}
         for event in self.events:
-            if isinstance(event, Acquired | Extended | Lost | Released):
+            if isinstance(event, OfLease):
                 found.setdefault(event.fingerprint, []).append(event)
         return found
 
     def check(self) -> None:
-        """Check that each lease that has ended has one begin and one end."""
+        """Check that each lease that has ended has one begin, one end and one mode."""
         for events in self.leases().values():
             assert isinstance(events[0], Acquired)
             assert isinstance(events[-1], Released | Lost)
             assert all(isinstance(event, Extended) for event in events[1:-1])
+            assert len({event.mode for event in events}) == 1

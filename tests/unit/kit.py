@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import FrameType
@@ -17,7 +18,9 @@ from redlock_aio._protocol.commands import MARKER, queue_keys
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio._protocol.scripts import Script
 from redlock_aio._rules import timing
+from redlock_aio._rules.lock_value import SHARED
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing._fake_commands import EPOCH
 from redlock_aio.testing._fake_pushes import PushReceiver
 
 T = TypeVar("T")
@@ -228,6 +231,19 @@ def values(masters: Iterable[FakeMaster], name: str = "r") -> list[str | None]:
 def has_lock(masters: Iterable[FakeMaster], lease: Lease) -> list[bool]:
     """Return for each master whether its key `r` holds the token of *lease*."""
     return [value == lease.token for value in values(masters)]
+
+
+def kept_until(master: FakeMaster, name: str, lease: Lease) -> float:
+    """Return the instant at which *master* ends *lease*; minus infinity if it has it no more."""
+    value, until = master._keys.get(name.encode(), (b"", -math.inf))
+    token = lease.token.encode()
+    if not lease.shared:
+        return until if value == token else -math.inf
+    shares, _ = master._keys.get(commands.shares_key(name.encode()), ({}, 0.0))
+    assert isinstance(shares, dict)
+    if value != SHARED or token not in shares:
+        return -math.inf
+    return min(until, shares[token] / 1000 - EPOCH - master.clock_offset)
 
 
 def remaining_keys(masters: Iterable[FakeMaster], *, counters: bool = True) -> list[bytes]:

@@ -62,24 +62,30 @@ async def test_a_command_that_the_server_does_not_know_is_no_missing_permission(
         assert not probe.is_unknown(reply)
 
 
-@pytest.mark.parametrize("fair", [False, True])
-def test_each_permission_has_a_probe(fair: bool) -> None:
-    permissions = requirements.permissions(fencing=True, fair=fair)
+@pytest.mark.parametrize("options", [{}, {"fair": True}, {"shared": True}], ids=str)
+def test_each_permission_has_a_probe(options: dict[str, bool]) -> None:
+    permissions = requirements.permissions(fencing=True, **options)
     found = list(probes.probes(permissions, "app:", "x"))
     wanted = {f"+{name}" for name in permissions.commands}
     wanted |= {f"~{pattern}" for pattern in (*permissions.keys, "app:*")}
     wanted |= {f"&{pattern}" for pattern in permissions.channels}
     assert {probe.permission for probe in found} == wanted
-    if fair:
+    if options:
         assert found[-1].words[0] == "SUBSCRIBE"  # other commands are refused after it
         keys = {probe.words[1] for probe in found if probe.permission == "~redlock_aio:*"}
-        assert {key.split(":")[1] for key in keys} == {"marker", "masters", "fence", "queue"}
+        assert {key.split(":")[1] for key in keys} == {
+            "marker",
+            "masters",
+            "fence",
+            "queue",
+            "shares",
+        }
 
 
 def test_no_probe_can_change_a_key() -> None:
-    permissions = requirements.permissions(fencing=True, fair=True)
+    permissions = requirements.permissions(fencing=True, shared=True)
     harmless = {"GET", "GETRANGE", "PTTL", "TIME", "INFO", "PING", "ZRANK", "ZRANGE", "EVALSHA",
-                "ZRANGEBYSCORE", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"}  # fmt: skip
+                "ZRANGEBYSCORE", "ZSCORE", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"}  # fmt: skip
     for probe in probes.probes(permissions, "", "redlock-doctor:1"):
         name, *words = probe.words
         if name in {"DEL", "ZREM"}:

@@ -35,6 +35,7 @@ from redlock_aio.events import (
     MasterBack,
     MasterLost,
     Missed,
+    Mode,
     Released,
     Waiting,
 )
@@ -493,6 +494,62 @@ async def test_a_lease_handed_over_is_released_here_and_acquired_there(
             Released(("r",), adopted.fingerprint, 250),
         ]
     assert len(diary.of(Released, Lost)) == 1
+
+
+# Readers and writers
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [({"shared": True}, "shared"), ({"fair": True}, "exclusive"), ({}, "exclusive")],
+    ids=["reader", "writer", "plain"],
+)
+async def test_each_event_of_a_lock_has_its_mode(
+    redlock: Redlock, other: Redlock, diary: Diary, options: dict[str, Any], mode: Mode
+) -> None:
+    lock = redlock.lock("r", ttl=1000, **options)
+    async with other.lock("r"):
+        assert await lock.try_acquire() is None
+        waiter = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0.1)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+    async with lock:
+        await asyncio.sleep(1)
+    with pytest.raises(LockLostError):
+        async with redlock.lock("r", ttl=1000, max_hold=100, **options):
+            await asyncio.sleep(1)
+    diary.check()
+    assert {(type(event), event.mode) for event in diary.events} == {  # type: ignore[union-attr]
+        (kind, mode) for kind in (Acquired, Cancelled, Extended, Lost, Missed, Released, Waiting)
+    }
+
+
+async def test_a_reader_that_waits_for_a_writer_of_its_own_process_is_shared(
+    redlock: Redlock, diary: Diary
+) -> None:
+    docs = redlock.rw_lock("r")
+    async with docs.write():
+        reader = asyncio.create_task(docs.read(wait=200).acquire())
+        await asyncio.wait([reader])
+    assert isinstance(reader.exception(), LockNotAcquiredError)
+    assert [(type(event), event.mode) for event in diary.events] == [  # type: ignore[union-attr]
+        (Acquired, "exclusive"),
+        (Waiting, "shared"),
+        (Missed, "shared"),
+        (Released, "exclusive"),
+    ]
+
+
+async def test_a_read_in_the_own_write_has_no_events_of_its_own(
+    redlock: Redlock, diary: Diary
+) -> None:
+    docs = redlock.rw_lock("r", reentrant=True)
+    async with docs.write() as lease, docs.read() as inner:
+        await inner.extend()
+    modes = [(type(event), event.mode) for event in diary.leases()[lease.fingerprint]]
+    assert modes == [(kind, "exclusive") for kind in (Acquired, Extended, Released)]
+    assert len(diary.events) == 3
 
 
 # Masters

@@ -62,10 +62,10 @@ def enqueue(
 ) -> object:
     """Enter a waiter in the queue of `r` that never comes back; return its standing."""
     entry = commands.QueueEntry(
-        member=member, priority=place, lives=LIVES, most=most, not_after=not_after
+        member=member, priority=place, lives=LIVES, most=most, not_after=not_after, first=first
     )
     keys = (b"r", *commands.queue_keys(b"r"))
-    reply = execute(master, commands.enqueue(keys, b"of " + member, ttl, entry, first=first))
+    reply = execute(master, commands.enqueue(keys, b"of " + member, ttl, entry))
     assert isinstance(reply, list)
     return OUTSIDE if replies.granted_outside_queue(reply) is not None else reply[0]
 

@@ -33,7 +33,7 @@ QUARANTINE = "it started 3 s ago; it votes again in 60 s"
 def reply(
     value: bytes | None, left: int = 5_000, counter: object = None, waiters: int = 0
 ) -> list[object]:
-    return [value, -2 if value is None else left, counter, waiters]
+    return [value, -2 if value is None else left, counter, waiters, waiters]
 
 
 FREE = reply(None)
@@ -171,9 +171,11 @@ def test_the_highest_counter_and_the_longest_queue_count() -> None:
     [
         [],
         [MINE, 1, None],
-        [MINE, b"1", None, 0],
-        [MINE, 1, None, None],
-        ["text", 1, None, 0],
+        [MINE, 1, None, 0],
+        [MINE, b"1", None, 0, 0],
+        [MINE, 1, None, None, 0],
+        [MINE, 1, None, 0, None],
+        ["text", 1, None, 0, 0],
         0,
         None,
         MINE,

@@ -26,6 +26,8 @@ from .test_prometheus import story
 
 Points = dict[tuple[str, frozenset[tuple[str, Any]]], Any]
 Attributes = Mapping[str, Any]
+EXCLUSIVE, SHARED = ("redlock.mode", "exclusive"), ("redlock.mode", "shared")
+ACQUIRED = {"redlock.mode": "exclusive", "redlock.outcome": "acquired"}
 
 
 @pytest.fixture
@@ -107,6 +109,32 @@ async def test_a_lease_is_two_spans_of_the_same_parent(
     assert acquire.end_time == hold.start_time
     text = acquire.to_json() + hold.to_json()
     assert lease.token not in text
+
+
+async def test_spans_and_metrics_tell_readers_from_writers(
+    masters: list[FakeMaster],
+    exporter: InMemorySpanExporter,
+    traces: TracerProvider,
+    reader: InMemoryMetricReader,
+    meters: MeterProvider,
+) -> None:
+    telemetry = Telemetry(tracer_provider=traces, meter_provider=meters)
+    async with Redlock(masters, restart_guard="off", listener=telemetry) as redlock:
+        docs = redlock.rw_lock("r")
+        async with docs.read():
+            assert await asyncio.create_task(docs.write().try_acquire()) is None
+        async with docs.write():
+            pass
+    modes = [(span.name, *of(span, "mode", "outcome")) for span in exporter.get_finished_spans()]
+    assert modes == [
+        ("redlock.acquire", "shared", "acquired"),
+        ("redlock.acquire", "exclusive", "held_by_others"),
+        ("redlock.hold", "shared", None),
+        ("redlock.acquire", "exclusive", "acquired"),
+        ("redlock.hold", "exclusive", None),
+    ]
+    for mode in ("shared", "exclusive"):
+        assert number(reader, "redlock.acquisitions", {**ACQUIRED, "redlock.mode": mode}) == 1
 
 
 def test_a_lease_of_a_thread_is_below_the_span_of_the_thread(
@@ -203,17 +231,21 @@ async def test_events_are_counted(
         seen = points(reader)
         await settle(masters)
     for outcome, wanted in zip(_measures.OUTCOMES, (2, 1, 1, 1), strict=True):
-        labels = frozenset({("redlock.outcome", outcome)})
+        labels = frozenset({EXCLUSIVE, ("redlock.outcome", outcome)})
         assert seen["redlock.acquisitions", labels].value == wanted
         assert seen["redlock.wait.duration", labels].count == wanted
-    cancelled = seen["redlock.wait.duration", frozenset({("redlock.outcome", "cancelled")})]
+    labels = frozenset({EXCLUSIVE, ("redlock.outcome", "cancelled")})
+    cancelled = seen["redlock.wait.duration", labels]
     assert cancelled.sum == pytest.approx(1.1)
     assert tuple(cancelled.explicit_bounds) == _measures.BUCKETS
-    assert seen["redlock.hold.duration", frozenset()].count == 2
-    assert seen["redlock.extension_margin", frozenset()].min > 0.5
+    assert seen["redlock.hold.duration", frozenset({EXCLUSIVE})].count == 2
+    assert seen["redlock.extension_margin", frozenset({EXCLUSIVE})].min > 0.5
     for cause in LossCause:
-        labels = frozenset({("redlock.cause", cause.value)})
-        assert seen["redlock.losses", labels].value == int(cause is LossCause.KEY_GONE)
+        counts = [
+            seen["redlock.losses", frozenset({mode, ("redlock.cause", cause.value)})].value
+            for mode in (EXCLUSIVE, SHARED)
+        ]
+        assert counts == [int(cause is LossCause.KEY_GONE), 0]
     down = {"redlock.cause": "disconnected", "server.address": "m0"}
     assert seen["redlock.master.vote_losses", frozenset(down.items())].value == 1
     assert not [labels for _, labels in seen if "invoice" in str(labels)]
@@ -249,7 +281,7 @@ async def test_names_of_resources_are_attributes_of_metrics_only_if_asked_for(
     redlock = Redlock(masters, restart_guard="off", listener=telemetry)
     async with redlock, redlock.lock("a", "b"):
         pass
-    acquired = {"redlock.outcome": "acquired", "redlock.resource": "a+b"}
+    acquired = {**ACQUIRED, "redlock.resource": "a+b"}
     assert number(reader, "redlock.acquisitions", acquired) == 1
 
 
@@ -295,7 +327,7 @@ async def test_a_broken_exporter_touches_no_lock(
         await story(redlock, masters)
         await settle(masters)
     assert keys(masters) == [{}] * 5
-    assert number(reader, "redlock.acquisitions", {"redlock.outcome": "acquired"}) == 2
+    assert number(reader, "redlock.acquisitions", ACQUIRED) == 2
     assert repr(telemetry) == "<Telemetry, 0 leases are held>"
 
 
@@ -355,4 +387,4 @@ async def test_short_holds_and_waits_are_summed_exactly(
         for _ in range(100):
             async with redlock.lock("r"):
                 await asyncio.sleep(0.0003)
-    assert points(reader)["redlock.hold.duration", frozenset()].sum >= 100 * 0.0003
+    assert points(reader)["redlock.hold.duration", frozenset({EXCLUSIVE})].sum >= 100 * 0.0003

@@ -24,6 +24,8 @@ from redlock_aio.testing import FakeMaster
 from .kit import delete, hang, keys, kill, settle
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+EXCLUSIVE, SHARED = ("mode", "exclusive"), ("mode", "shared")
+"""The labels of both modes, as a scrape has them."""
 
 
 def scraped(registry: CollectorRegistry) -> Samples:
@@ -71,24 +73,54 @@ async def test_each_event_is_counted(masters: list[FakeMaster]) -> None:
         await settle(masters)
     count = "redlock_acquisitions_total"
     for outcome, wanted in zip(_measures.OUTCOMES, (2, 1, 1, 1), strict=True):
-        labels = (("outcome", outcome),)
+        labels = (EXCLUSIVE, ("outcome", outcome))
         assert before[count, labels] == 0, "an increase from nothing is none"
         assert seen[count, labels] == seen["redlock_wait_duration_seconds_count", labels] == wanted
-    cancelled = (("outcome", "cancelled"),)
+        assert before[count, (SHARED, labels[1])] == seen[count, (SHARED, labels[1])] == 0
+    cancelled = (EXCLUSIVE, ("outcome", "cancelled"))
     assert seen["redlock_wait_duration_seconds_sum", cancelled] == pytest.approx(1.1)
-    buckets = [(cancelled[0], *rest) for rest in ((("le", "1.0"),), (("le", "2.0"),))]
+    buckets = [(*cancelled, ("le", bound)) for bound in ("1.0", "2.0")]
     bucket = "redlock_wait_duration_seconds_bucket"
     assert [seen[bucket, tuple(sorted(each))] for each in buckets] == [0, 1]
-    assert seen["redlock_hold_duration_seconds_count", ()] == 2
-    assert seen["redlock_extension_margin_seconds_count", ()] >= 3
-    margin = seen["redlock_extension_margin_seconds_sum", ()]
-    assert 0.5 < margin / seen["redlock_extension_margin_seconds_count", ()] < 0.7
+    assert seen["redlock_hold_duration_seconds_count", (EXCLUSIVE,)] == 2
+    assert seen["redlock_extension_margin_seconds_count", (EXCLUSIVE,)] >= 3
+    margin = seen["redlock_extension_margin_seconds_sum", (EXCLUSIVE,)]
+    assert 0.5 < margin / seen["redlock_extension_margin_seconds_count", (EXCLUSIVE,)] < 0.7
     losses = {labels: n for (name, labels), n in seen.items() if name == "redlock_losses_total"}
     gone = LossCause.KEY_GONE
-    assert losses == {(("cause", cause.value),): int(cause is gone) for cause in LossCause}
+    assert losses == {
+        (("cause", cause.value), mode): int((cause, mode) == (gone, EXCLUSIVE))
+        for cause in LossCause
+        for mode in (EXCLUSIVE, SHARED)
+    }
     down = (("cause", "disconnected"), ("master", "m0"))
     assert seen["redlock_master_vote_losses_total", down] == 1
     assert seen["redlock_majority_losses_total", ()] == 0
+
+
+async def test_readers_are_counted_apart_from_writers(masters: list[FakeMaster]) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry)
+    begun = {name for name, labels in scraped(registry) if SHARED in labels}
+    assert begun == {"redlock_acquisitions_total", "redlock_losses_total"}, "no histogram"
+    async with Redlock(masters, restart_guard="off", listener=metrics) as redlock:
+        docs = redlock.rw_lock("r", ttl=1000)
+        for side, times in ((docs.read, 3), (docs.write, 2)):
+            for _ in range(times):
+                async with side():
+                    await asyncio.sleep(0.5)
+        with pytest.raises(LockLostError):
+            async with docs.read(max_hold=100):
+                await asyncio.sleep(1)
+    for mode, acquired, extended in (("shared", 4, 3), ("exclusive", 2, 2)):
+        count = "redlock_acquisitions_total"
+        assert value(registry, count, mode=mode, outcome="acquired") == acquired
+        wait = "redlock_wait_duration_seconds_count"
+        assert value(registry, wait, mode=mode, outcome="acquired") == acquired
+        assert value(registry, "redlock_hold_duration_seconds_count", mode=mode) == acquired
+        assert value(registry, "redlock_extension_margin_seconds_count", mode=mode) >= extended
+        lost = value(registry, "redlock_losses_total", mode=mode, cause="max_hold")
+        assert lost == int(mode == "shared")
 
 
 async def test_gauges_are_those_of_the_managers_that_are_open(masters: list[FakeMaster]) -> None:
@@ -164,11 +196,18 @@ async def test_names_of_resources_are_labels_only_if_asked_for(masters: list[Fak
     assert "resource" not in {name for name, _ in labels}
     assert not [text for _, text in labels if "invoice" in text or "report" in text]
     acquired = [
-        value(grouped, "redlock_acquisitions_total", outcome="acquired", resource=kind)
+        value(
+            grouped,
+            "redlock_acquisitions_total",
+            mode="exclusive",
+            outcome="acquired",
+            resource=kind,
+        )
         for kind in ("invoice", "report")
     ]
     assert acquired == [1, 1]
-    assert value(grouped, "redlock_losses_total", cause="key_gone", resource="report") == 1
+    gone = {"cause": "key_gone", "mode": "exclusive", "resource": "report"}
+    assert value(grouped, "redlock_losses_total", **gone) == 1
 
 
 async def test_a_broken_exporter_touches_no_lock(

@@ -169,14 +169,17 @@ def test_the_timeout_is_learned_as_by_a_manager(
 
 
 def test_more_kinds_of_locks_need_more_permissions() -> None:
-    plain, fencing, fair = (
+    plain, fencing, fair, shared = (
         requirements.permissions(),
         requirements.permissions(fencing=True),
         requirements.permissions(fencing=True, fair=True),
+        requirements.permissions(shared=True),
     )
     assert set(fencing.keys) - set(plain.keys) == {"redlock_aio:fence:*"}
     assert set(fair.commands) > set(plain.commands)
     assert (plain.channels, fair.channels) == ((), ("redlock_aio:wake:*",))
+    assert set(shared.commands) > set(fair.commands)
+    assert (shared.keys, shared.channels) == (fair.keys, fair.channels)
     assert set(plain.optional) < set(plain.commands)
 
 

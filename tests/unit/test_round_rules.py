@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redlock_aio import Answer
-from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, with_queues
+from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
@@ -227,8 +227,7 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     master_set.flush()
     for link in links[:2]:
         (written,) = link.writes
-        keys = with_queues(KEY)
-        back = commands.leave(keys, given.token, given.member, keep_place=True)
+        back = KEY.leave(given.token, given.member, keep_place=True)
         assert written.startswith(back)
         assert waiter.claim.token in written
     waiter.leave()

@@ -86,6 +86,7 @@ class Simulation:
         self.uses = (self.with_lock, self.with_lease, self.with_finally)
         self.reentrant = self.pick((0, 0.5, 1))
         self.kept = self.pick((0, 0, 0.5))
+        self.shared = self.pick((0, 0, 0.5, 0.9))
         self.past: dict[str, set[HeldLease]] = {"a": set(), "b": set(), "c": set()}
         self.faults: tuple[Callable[[], Awaitable[None] | object], ...] = (
             *(self.cancel_a_worker,) * 9,
@@ -229,6 +230,8 @@ class Simulation:
             names, redlock = self.pick(self.sets), self.pick((self.redlock, self.other))
         else:
             names, redlock = outer["names"], outer["redlock"]
+        if len(names) == 1 and self.chance.random() < self.shared:
+            options |= {"shared": True, "fair": True, "fencing": False, "hold_at_least": 0}
         lock = redlock.lock(*names, **options)
         above = max(max(self.tokens[name]) for name in names)
         options |= {"above": above, "names": names, "redlock": redlock}
@@ -331,7 +334,8 @@ class Simulation:
         for resource, holders in self.holders.items():
             valid = [held for held in holders if held.lease.valid]
             different = {held.lease._hold for held in valid}
-            self.must(len(different) < 2, "two holders", resource, valid)
+            all_read = all(held.lease.shared for held in valid)
+            self.must(all_read or len(different) < 2, "two holders", resource, valid)
             for held in valid:
                 self.check_valid(resource, held)
         for held in {held for holders in self.holders.values() for held in holders}:
@@ -350,7 +354,8 @@ class Simulation:
         lease, masters = held.lease, self.masters
         # A restarted master must not vote before the lease is over.
         out = {m for m in masters if m in self.away or m.uptime < LONGEST_TTL}
-        keep = [m for m in masters if m in out or m.keys.get(resource) == lease.token]
+        now = self.loop.time()
+        keep = [m for m in masters if m in out or kit.kept_until(m, resource, lease) > now]
         self.must(2 * len(keep) > len(masters), "not with a majority", lease, keep, masters)
         self.must(self.clock() < held.ends, "held for longer than max_hold", lease)
         self.must(not held.over, "was over before", lease)

@@ -37,7 +37,7 @@ def test_a_lock_that_expires_in_this_millisecond_has_a_ttl() -> None:
     """PTTL replies 0 in the last millisecond, and -1 for a key without a ttl."""
     lefts = []
     for reply in (1, 0, -1):
-        state = lock_state.key_state([b"a token", reply, None, 0])
+        state = lock_state.key_state([b"a token", reply, None, 0, 0])
         assert state is not None
         lefts.append(state.left)
     assert lefts == [1, 0, lock_state.ENDLESS]
@@ -55,7 +55,7 @@ async def test_an_emitter_is_idle_when_no_task_acquires_and_no_event_waits() -> 
     emitter.loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert emitter.is_idle
-    emitter.begin_acquiring(task, ("r",))
+    emitter.begin_acquiring(task, ("r",), "exclusive")
     assert not emitter.is_idle
     emitter.end_acquiring(task)
     assert emitter.is_idle

@@ -6,7 +6,8 @@ The release of a lock that another client holds.
     masters)      holder, with a ttl)    so             finds out)        queue is woken)
 
 - Commands name only values that the inspection found. A client that acquires the lock
-  meanwhile has another value and keeps it, also on a master that executes them late.
+  meanwhile has another value and keeps it, also on a master that executes them late. Where
+  readers share the lock, they name these, because all such locks have one value.
 - The grace exists for the holder. The revocation changes the key, so that masters push
   the change; the holder checks the key, finds the revocation, and its body is cancelled.
   If the key were deleted at once, another client could acquire the lock before that.
@@ -35,6 +36,7 @@ from redlock_aio._protocol.lock_state import KeyState
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.causes import LossCause
+from redlock_aio._rules.lock_value import SHARED
 from redlock_aio._rules.quorum import OK, OPEN, WON, Answer, Vote, majority
 from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 
@@ -109,7 +111,8 @@ class ForcedRelease:
                 views = lock_state.lock_state(self._resource, asked.master_replies()).views
                 raise self._unavailable([view.vote for view in views])
             return False
-        revoked = await self._revoke(values)
+        readers = {token for state in locks if state is not None for token, _ in state.shares}
+        revoked = await self._revoke(values, sorted(readers))
         # No grace if all masters have answered and none had a value any more: the holder has
         # released the lock meanwhile. A master that has not answered may have had a value.
         if any(round.found or round.missing for round in revoked):
@@ -117,14 +120,23 @@ class ForcedRelease:
         await self._free(revoked)
         return any(round.found for round in revoked)
 
-    async def _revoke(self, values: Mapping[bytes, int]) -> list[ClearingRelease]:
-        """Replace *values* by a revocation; each value is mapped to the ms that it may live."""
+    async def _revoke(
+        self, values: Mapping[bytes, int], readers: Sequence[bytes]
+    ) -> list[ClearingRelease]:
+        """
+        Replace *values* by a revocation; each value is mapped to the ms that it may live.
+
+        Args:
+            readers: The values of those who shared the lock, on any master.
+        """
         masters, key = self._masters, self._key
         revoked = [
             ClearingRelease(
                 masters,
                 Claim(key, value, ttl),
-                commands.revoke(key, value, self._instead, self._lives),
+                commands.revoke(
+                    key, value, self._instead, self._lives, readers if value == SHARED else ()
+                ),
             )
             for value, ttl in values.items()
         ]
@@ -138,7 +150,7 @@ class ForcedRelease:
             # no master pushes a change to the connection that made it (NOLOOP). Without this
             # line a holder in this process would find out at its next extension, when another
             # client may have the lock already.
-            self._watchdog.lose_tokens(values, LossCause.FORCED)
+            self._watchdog.lose_values(key, values, LossCause.FORCED)
         return revoked
 
     async def _free(self, revoked: Sequence[ClearingRelease]) -> None:

@@ -59,7 +59,7 @@ async def find_locks(
         await asyncio.gather(*(inspection.run() for _, inspection in asked))
         states = [lock_state.lock_state(name, each.master_replies()) for name, each in asked]
         for state in states:
-            if any(view.holder for view in state.views):
+            if any(view.kept_by for view in state.views):
                 found.append(state)
             elif not state.certain:
                 # The masters with the key do not answer now, or forbid to inspect it: that takes

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.emitter import Emitter, event_ms
+from redlock_aio._engine.emitter import Emitter, event_ms, mode_of
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
@@ -25,7 +25,7 @@ from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, LeaseState, Stat
 from redlock_aio._rules.mistakes import EventIsNoBool
 from redlock_aio._rules.quorum import LOST, WON
 from redlock_aio.errors import LockLostError, RedlockError
-from redlock_aio.events import Extended, Lost, Released
+from redlock_aio.events import Extended, Lost, Mode, Released
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
@@ -112,6 +112,9 @@ class HeldLease(LeaseState):
             names = ", ".join(map(repr, self.resources))
             raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
         claim = self.claim
+        if claim.key.is_share:
+            names = ", ".join(map(repr, self.resources))
+            raise RedlockError(f"{names} can't be handed over: the lock is shared with readers")
         return ExportedLease(
             self.resources,
             claim.token,
@@ -125,15 +128,20 @@ class HeldLease(LeaseState):
             keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
         )
 
+    @property
+    def mode(self) -> Mode:
+        """The mode that its events give."""
+        return mode_of(shared=self.claim.key.is_share)
+
     def extended_event(self, ttl: int, before: int) -> Extended:
         """Return the event of an extension to *ttl* that came *before* ms before the loss."""
-        return Extended(self.resources, self.fingerprint, ttl, before)
+        return Extended(self.resources, self.fingerprint, ttl, before, self.mode)
 
     def end_event(self, held: float) -> Released | Lost:
-        who, held_ms = self.fingerprint, event_ms(held)
+        who, held_ms, mode = self.fingerprint, event_ms(held), self.mode
         if (loss := self.loss) is None:
-            return Released(self.resources, who, held_ms)
-        return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes)
+            return Released(self.resources, who, held_ms, mode)
+        return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes, mode)
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
         """Return the loss at the deadline, with the votes of the last extension, if it failed."""

@@ -3,7 +3,9 @@ Re-entrant locks: a second acquisition by the same owner shares the lease that i
 
 A lease belongs to the *owner* of its lock, or without one to the task that has acquired
 or entered it. A share needs no request to the masters; the last release releases the lock.
-An acquisition that would wait for its own holder for ever raises an error.
+An acquisition that would wait for its own holder for ever raises an error. So does one that
+wants a lock which its own holder reads: two readers that waited for that would wait for each
+other.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait.local_queue import LocalQueues
-from redlock_aio._rules import membership
+from redlock_aio._rules import lock_value, membership
 from redlock_aio.errors import LockNotAcquiredError, RedlockError
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ def find_shared(
     Raises:
         RedlockError: This task or owner holds the lock or a part of it, so that it would
             wait for itself for ever; or it holds the lock without a fencing token, and
-            wants one.
+            wants one; or it reads what it wants for itself.
     """
     now, task = masters.clock(), asyncio.current_task(masters.loop)
     # A fair wait does not count attempts.
@@ -39,14 +41,14 @@ def find_shared(
         and lock.options.wait is None
         and (lock.options.fair or lock.options.retry.attempts is None)
     )
-    holds: dict[HeldLease, None] = {}
-    for key in lock.key.each:
-        hold = queues.holder(key)
-        if isinstance(hold, HeldLease) and hold.valid(now):
-            holds[hold] = None
-    for hold in holds:
+    for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
         same = here if lock.owner is None else _is_owner(hold, lock.owner)
+        if (here or same) and _is_upgrade(hold, lock):
+            raise RedlockError(
+                f"{_names(lock.resources)} can't be acquired:"
+                f" {_whose(here)} reads {_names(hold.resources)}; {_how(hold, lock)}"
+            )
         if same and lock.options.reentrant and _has_all(hold, lock):
             if lock.options.fencing and not hold.claim.fence:
                 raise RedlockError(
@@ -55,8 +57,14 @@ def find_shared(
                 )
             return hold
         if (here or same) and for_ever and _never_ends(hold):
-            raise RedlockError(_why(hold, lock, "this task itself" if here else "its owner"))
+            raise RedlockError(_why(hold, lock, _whose(here)))
     return None
+
+
+def _holds(queues: LocalQueues, lock: LockSpec, now: float) -> list[HeldLease]:
+    """Return the valid leases of this process on keys of *lock*."""
+    found = dict.fromkeys(party for key in lock.key.each for party in queues.held(key))
+    return [hold for hold in found if isinstance(hold, HeldLease) and hold.valid(now)]
 
 
 async def unless_shared(
@@ -101,6 +109,14 @@ def _is_owner(hold: HeldLease, owner: object) -> bool:
     return hold.owner is not None and bool(hold.owner == owner)
 
 
+def _is_upgrade(hold: HeldLease, lock: LockSpec) -> bool:
+    return hold.claim.key.is_share and not lock.key.is_share
+
+
+def _whose(here: bool) -> str:
+    return "this task itself" if here else "its owner"
+
+
 def _has_all(hold: HeldLease, lock: LockSpec) -> bool:
     return set(lock.key.each) <= set(hold.claim.key.each)
 
@@ -124,17 +140,20 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
     if any(membership.is_refusal(vote.detail) for vote in error.votes):
         error.hint = membership.ADVICE
         return
-    for key in lock.key.each:
-        hold = queues.holder(key)
-        if not isinstance(hold, HeldLease) or not hold.valid(now):
-            continue
+    if lock.key.is_share and error.holder is lock_value.READERS:
+        error.hint = "readers have it, and a writer that came earlier comes first"
+    for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
         if here or _is_owner(hold, lock.owner):
-            who = "this task itself" if here else "its owner"
-            error.hint = f"{who} holds {_names(hold.resources)}; {_how(hold, lock)}"
+            error.hint = f"{_whose(here)} holds {_names(hold.resources)}; {_how(hold, lock)}"
 
 
 def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
+    if hold.claim.key.is_share:
+        return (
+            f"{_names(lock.resources)} might never be free: {who} reads it, and a writer that"
+            f" waits for that comes first; {_how(hold, lock)}, or set wait="
+        )
     return (
         f"{_names(lock.resources)} would never be free: {who} holds {_names(hold.resources)};"
         f" {_how(hold, lock)}, or set wait= if another task will release it"
@@ -142,6 +161,8 @@ def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
 
 
 def _how(hold: HeldLease, lock: LockSpec) -> str:
+    if _is_upgrade(hold, lock):
+        return "release it first, or acquire the lock of a writer from the beginning"
     if not lock.options.reentrant:
         return "reentrant=True acquires it again"
     if _has_all(hold, lock):

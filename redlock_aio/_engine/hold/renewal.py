@@ -50,7 +50,7 @@ class KeyCheck(Round):
     def __init__(
         self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
     ) -> None:
-        super().__init__(masters.links, hold.claim.key.look())
+        super().__init__(masters.links, hold.claim.key.look(hold.claim.token))
         self._on_lost = on_lost
         self.hold = hold
         self._cause = LossCause.KEY_GONE

@@ -35,7 +35,8 @@ from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, keep, send_toget
 from redlock_aio._engine.masters import MasterSet, Query
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
-from redlock_aio._rules import timing
+from redlock_aio._protocol.primitives import Mutex
+from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import (
     HELD,
@@ -276,10 +277,12 @@ class Watchdog:
             hold.limit(ends)
         hold.on_recheck = self._on_recheck
         self._agenda.add(hold, now)
-        if turn is None:
-            queue.set_holder(hold)
-        else:
+        if turn is not None:
             queue.on_acquired(hold, won.began, now)
+        elif won.key.is_share:
+            queue.add_reader(hold)
+        else:
+            queue.set_holder(hold)
         if owner is not None:
             # Before the callbacks, each of which compares it with its own owner. A task that asks
             # for the same lock stops its acquisition, and when it resumes it finds this lease as
@@ -501,9 +504,15 @@ class Watchdog:
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
 
-    def lose_tokens(self, tokens: Collection[bytes], cause: LossCause) -> None:
+    def lose_values(self, key: Mutex, values: Collection[bytes], cause: LossCause) -> None:
+        """Lose the leases on *key* that the masters keep by one of *values*."""
         for hold in self._agenda.leases():
-            if hold.claim.token in tokens:
+            shared = (
+                hold.claim.key.is_share
+                and lock_value.SHARED in values
+                and key in hold.claim.key.each
+            )
+            if shared or hold.claim.token in values:
                 self.lose(hold, Loss(cause))
 
     def leave(self, hold: HeldLease, task: Sharer) -> bool:

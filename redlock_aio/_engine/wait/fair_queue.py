@@ -51,10 +51,15 @@ class FairQueue:
     def __repr__(self) -> str:
         return f"<FairQueue, {len(self.waiters)} waiters>"
 
-    def enter(self, waiter: Waiter) -> tuple[bytes, int]:
-        """Add *waiter*; return its new name, and its place behind all others of this session."""
+    def enter(self, waiter: Waiter, mark: bytes = b"") -> tuple[bytes, int]:
+        """
+        Add *waiter*; return its new name, and its place behind all others of this session.
+
+        Args:
+            mark: The end of the name, by which the masters know what the waiter wants.
+        """
         self._members += 1
-        member = b"%b/%d" % (self.client, self._members)
+        member = b"%b/%d%b" % (self.client, self._members, mark)
         self.waiters[member] = waiter
         return member, self.masters.clocks.new_time(self.masters.clock())
 
@@ -77,9 +82,9 @@ class FairQueue:
         request = Subscription(commands.subscription(self.client, begins=begins))
         self.masters.send_to(master, request)
 
-    def enter_again(self, member: bytes) -> tuple[bytes, int]:
+    def enter_again(self, member: bytes, mark: bytes = b"") -> tuple[bytes, int]:
         """Give the waiter *member* a new name and place, as `enter` does."""
-        return self.enter(self.waiters.pop(member))
+        return self.enter(self.waiters.pop(member), mark)
 
     def left(self, member: bytes) -> None:
         """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""

@@ -33,7 +33,6 @@ from redlock_aio._engine.claim import (
     Claim,
     agree,
     release_by,
-    with_queues,
 )
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.options import LockSpec
@@ -129,8 +128,8 @@ class FairWaiter(Round):
     """
 
     __slots__ = (
-        "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim", "_keys",
-        "_keys_asked", "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
+        "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim",
+        "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
         "_repeats", "_stragglers_until", "_task", "_timer", "_unanswered", "_view", "_wake_at",
         "claim", "lock", "masters", "member", "patient", "place", "queues", "ticket",
     )  # fmt: skip
@@ -141,15 +140,11 @@ class FairWaiter(Round):
         self.masters = masters = queues.masters
         self.lock = lock
         self.patient = patient
-        self.member, self.place = queues.enter(self)
-        self._keys = with_queues(lock.key)
+        self.member, self.place = queues.enter(self, lock.key.member_mark)
         self._counter = None
         if lock.options.fencing:
             queue = queues.local_queues.of(lock.key)
             self._counter = queue.counter_of(lock.key, queues.clock_lead)
-            self._keys_asked = (*self._keys, *self._counter.keys)
-        else:
-            self._keys_asked = self._keys
         self.claim = self._first_claim = self._new_claim()
         self.claim.unsent = 0  # `not_sent` sets the bits of the masters that never get it
         self._never_asked = 0
@@ -208,10 +203,10 @@ class FairWaiter(Round):
 
             first: Whether the lock is granted without an entry where the queue is empty.
         """
-        entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late)
-        fence = () if self._counter is None else self._counter.proposed(self._propose(first=first))
-        claim = self.claim
-        return commands.enqueue(self._keys_asked, claim.token, claim.ttl, entry, fence, first=first)
+        entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late, first)
+        claim, counter = self.claim, self._counter
+        proposal = 0 if counter is None else self._propose(first=first)
+        return claim.key.enqueue(claim.token, claim.ttl, entry, counter, proposal)
 
     def _propose(self, *, first: bool) -> int:
         """Return the fencing token to propose."""
@@ -231,7 +226,7 @@ class FairWaiter(Round):
         """Release *claim* where it may be granted, and notify the waiters of this process."""
         payload, ttl = claim.release(), max(claim.ttl, fair_ticket.LIVES)
         if keep_place:
-            payload = commands.leave(self._keys, claim.token, claim.member, keep_place=True)
+            payload = claim.key.leave(claim.token, claim.member, keep_place=True)
             ttl = claim.ttl
         # The debt of a lost release lasts as long as what it deletes: the key, or the place too.
         release_by(self.masters, claim, payload, ttl)
@@ -474,7 +469,7 @@ class FairWaiter(Round):
         """
         self._due[master] = ends
         caching = Request(commands.CACHING)
-        look = Request(self.lock.key.look(), self._on_look)
+        look = Request(self.lock.key.look(self.claim.token), self._on_look)
         self.masters.send_to(master, caching)  # the next command on the connection is this read
         self.masters.send_to(master, look)
 
@@ -588,7 +583,7 @@ class FairWaiter(Round):
         """Start again under a member name that no master has seen yet."""
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
-        self.member, self.place = self.queues.enter_again(self.member)
+        self.member, self.place = self.queues.enter_again(self.member, self.lock.key.member_mark)
         self.claim = self._new_claim()
         self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over(self.masters.clock())

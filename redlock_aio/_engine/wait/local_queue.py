@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, LockKey, Mutex, Share
 from redlock_aio._rules.absence import CROWDED_TENURE, Absence
 from redlock_aio._rules.retry import LONGEST_SPREAD, STEADY
 
@@ -67,7 +67,12 @@ class LocalQueue:
         contending: Whether a task has the turn and no lease yet. Of the tasks in the queue only
             this one asks the masters.
 
+        readers: The leases of this process that share the resource. Nobody has the turn for
+            them: they wait in the masters' queues, as guests.
+
         watcher: The task whose turn it is, while it waits for a push of a master.
+
+        watches: Those that follow who holds the resource, and want nothing; see `admin.watch`.
 
         guests: Those that wait for a push without a turn: in the masters' queues (fair), with
             limited attempts, for a lock of several resources, or for the end of a turn that
@@ -88,7 +93,7 @@ class LocalQueue:
 
     __slots__ = (
         "_others", "_queue", "_tenure", "_tried_by", "absence", "contending", "counter", "guests",
-        "holder", "open_at", "round_trip", "since", "spread", "watcher",
+        "holder", "open_at", "readers", "round_trip", "since", "spread", "watcher", "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -96,6 +101,8 @@ class LocalQueue:
         self.contending: bool = False
         self.counter: FencingCounter | None = None
         self.holder: Party | None = None
+        self.readers: dict[Party, None] | None = None
+        self.watches: dict[Party, None] | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
@@ -118,7 +125,8 @@ class LocalQueue:
 
     @property
     def idle(self) -> bool:
-        return not (self.contending or self.holder is not None or self.guests)
+        held = self.contending or self.holder is not None or self.readers
+        return not (held or self.guests or self.watches)
 
     @property
     def waiters(self) -> list[object]:
@@ -126,7 +134,7 @@ class LocalQueue:
         watching = [] if self.watcher is None else [self.watcher]
         return [*(self._queue or ()), *watching, *(self.guests or ())]
 
-    def counter_of(self, key: Mutex | JointMutex, lead: int) -> FencingCounter:
+    def counter_of(self, key: LockKey, lead: int) -> FencingCounter:
         if self.counter is None:
             self.counter = key.counter(lead)
         return self.counter
@@ -173,9 +181,40 @@ class LocalQueue:
         before, self.holder = self.holder, holder
         if before is not None and before is not holder:
             before.changed(0)  # the masters have granted the lock to another lease since
+        if self.readers:
+            for reader in self.readers:
+                reader.changed(0)  # likewise
+        if self.watches:
+            self._tell_watches()
+
+    def add_reader(self, reader: Party) -> None:
+        """Add a lease that shares the resource; a lease that has it alone checks its key."""
+        if self.readers is None:
+            self.readers = {}
+        self.readers[reader] = None
+        if self.holder is not None:
+            self.holder.changed(0)
+        self._tell_watches()
+
+    def recheck_a_reader(self) -> None:
+        """
+        Let one reader check its key, after a change that this process has made.
+
+        The readers of a process have one connection to each master. By its own change, that
+        connection ends the tracking of the key that the check of another reader began (NOLOOP):
+        nobody here would hear of a forced release. The check begins it anew, for all of them.
+        """
+        for reader in self.readers or ():
+            reader.changed(0)
+            return
 
     def on_lease_ended(self, holder: Party, now: float) -> None:
         """Called when a lease has ended; its release, if there is one, was sent before."""
+        if self.readers and holder in self.readers:
+            del self.readers[holder]
+            self.recheck_a_reader()
+        if self.watches:
+            self._tell_watches()
         if self.holder is holder:
             self.holder = None
             # By this instant other processes that the release woke have tried. A process whose
@@ -220,9 +259,25 @@ class LocalQueue:
         elif self.guests is not None:
             self.guests.pop(party, None)
 
+    def watch(self, party: Party) -> None:
+        """Notify *party* of changes until `unwatch`; it does not count as a waiter."""
+        self.watches = self.watches or {}
+        self.watches[party] = None
+
+    def unwatch(self, party: Party) -> None:
+        if self.watches is not None:
+            self.watches.pop(party, None)
+
+    def _tell_watches(self) -> None:
+        for party in self.watches or ():
+            party.on_local_release()
+
     def changed(self, master: int) -> None:
+        self._tell_watches()
         if self.holder is not None:
             self.holder.changed(master)
+        for reader in self.readers or ():
+            reader.changed(master)
         self.notify_released(master)
 
     def notify_released(self, master: int | None = None) -> None:
@@ -234,6 +289,7 @@ class LocalQueue:
         Args:
             master: The master on which it may be free; all of them if left out.
         """
+        self._tell_watches()
         for party in (self.watcher, *(self.guests or ())):
             if party is not None and master is None:
                 party.on_local_release()
@@ -312,7 +368,7 @@ class LocalQueues:
     __slots__ = ("_most_queues", "by_key", "owner_waiters")
 
     def __init__(self) -> None:
-        self.by_key: dict[bytes | JointMutex, LocalQueue] = {}
+        self.by_key: dict[bytes | LockKey, LocalQueue] = {}
         self.owner_waiters: dict[Callable[[object], None], None] = {}
         self._most_queues = IDLE_QUEUES
 
@@ -324,10 +380,12 @@ class LocalQueues:
         queues = list(self.by_key.values())  # copied in one step, see `Session.statistics`
         return len({waiter for queue in queues for waiter in queue.waiters})
 
-    def of(self, key: Mutex | JointMutex) -> LocalQueue:
+    def of(self, key: LockKey) -> LocalQueue:
         queues = self.by_key
         queue = queues.get(key)
         if queue is None:
+            if isinstance(key, Share):  # it has the queue of its key
+                return self.of(key.lock)
             if len(queues) >= self._most_queues:
                 self.by_key = queues = {k: queue for k, queue in queues.items() if not queue.idle}
                 self._most_queues = 2 * len(queues) + IDLE_QUEUES
@@ -336,23 +394,26 @@ class LocalQueues:
             )
         return queue
 
-    def holder(self, key: Mutex) -> Party | None:
+    def held(self, key: Mutex) -> list[Party]:
+        """Return the leases of this process on *key*: of one that has it alone, and of readers."""
         queue = self.by_key.get(key)
-        return None if queue is None else queue.holder
+        if queue is None:
+            return []
+        return [*(() if queue.holder is None else (queue.holder,)), *(queue.readers or ())]
 
     def on_push(self, master: int, push: object) -> None:
         changed = replies.changed(push)
         if changed is None:
             # A flush, or a new connection: what changed before it was tracked is not known.
             for queue in list(self.by_key.values()):
-                if queue.watcher is not None or queue.guests:
+                if queue.watcher is not None or queue.guests or queue.watches:
                     queue.notify_released(master)
             return
         for key in changed:
             if key in self.by_key:
                 self.by_key[key].changed(master)
 
-    def notify_released(self, key: Mutex | JointMutex, master: int | None = None) -> None:
+    def notify_released(self, key: LockKey, master: int | None = None) -> None:
         """
         Notify the waiters of this process that grants without a lease are being released.
 
@@ -366,6 +427,7 @@ class LocalQueues:
             queue = self.by_key.get(each)
             if queue is not None:
                 queue.notify_released(master)
+                queue.recheck_a_reader()
 
     def close(self) -> None:
         """Wake all waiting tasks, which then find the session closed."""

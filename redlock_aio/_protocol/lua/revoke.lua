@@ -1,6 +1,9 @@
--- KEYS[1]: the lock, KEYS[2]: its queue; see enqueue.lua.
+-- KEYS[1]: the lock, KEYS[2]: its queue, see enqueue.lua, KEYS[3]: its shares, see shared.lua.
 -- ARGV[1]: the value that is revoked, ARGV[2]: the revocation that replaces it, ARGV[3]: for how
--- many ms, ARGV[4]: the prefix of the channels; see leave.lua.
+-- many ms, ARGV[4]: the prefix of the channels, see leave.lua, the rest: readers, if the value says
+-- that they share the lock. All locks that readers share have this value. So it is revoked only while
+-- one of these readers has its share, or nobody has: a command that comes late must not end the
+-- leases of readers that came since.
 -- Returns OK if the lock had that value, else 0. Nobody can acquire the lock before the time is
 -- over; its holder is notified, and its extensions are refused. A free lock gets the revocation as
 -- well: otherwise a client whose request is on its way would be granted the lock here, and would
@@ -11,6 +14,18 @@ if type(holder) == "table" then
 end
 if holder and holder ~= ARGV[1] then
   return 0
+end
+if holder == SHARED then
+  local ms = clock()
+  local last = redis.call("ZRANGE", KEYS[3], -1, -1, "WITHSCORES")[2]
+  local found = not last or tonumber(last) < ms
+  for i = 5, #ARGV do
+    found = found or lasts(KEYS[3], ARGV[i], ms)
+  end
+  if not found then
+    return 0
+  end
+  redis.call("DEL", KEYS[3])
 end
 redis.call("SET", KEYS[1], ARGV[2], "PX", ARGV[3])
 if not holder then

@@ -30,6 +30,9 @@ Fair = Annotated[
     bool,
     typer.Option("--fair", help="Examine also what fair locks, inspect and release --force need."),
 ]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="Examine also what readers need, as with --shared of run.")
+]
 Timeout = Annotated[int, Duration("--timeout", help="The most time for each master (default 10s).")]
 Ignore = Annotated[
     list[Kind] | None,
@@ -46,6 +49,7 @@ async def doctor(
     frame: Frame,
     fencing: Fencing = False,
     fair: Fair = False,
+    shared: Shared = False,
     timeout: Timeout = PATIENCE,  # noqa: ASYNC109 - for each master, and an option
     ignore: Ignore = None,
 ) -> int:
@@ -60,7 +64,7 @@ async def doctor(
     names = [master.name for master in frame.redlock().statistics().masters]
     questions = Questions(
         key_prefix=frame.key_prefix,
-        permissions=requirements.permissions(fencing=fencing, fair=fair),
+        permissions=requirements.permissions(fencing=fencing, fair=fair, shared=shared),
         patience=timeout / 1000,
     )
     masters = await examine_all(list(zip(names, frame.masters, strict=True)), questions)

@@ -107,6 +107,7 @@ def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[Per
         "zrank": (key, WRONG),
         "zrange": (key, "0", "0"),
         "zrangebyscore": (key, "0", "0"),
+        "zscore": (key, WRONG),
         "unsubscribe": (channel,),
         "subscribe": (channel,),
     }
@@ -129,6 +130,7 @@ def _of_keys(permissions: Permissions, key_prefix: str, key: str) -> Iterator[Pe
         f"{requirements.DECLARED_KEY}{key_prefix}",
         f"redlock_aio:fence:{{{key}}}",
         f"redlock_aio:queue:{{{key}}}",
+        f"redlock_aio:shares:{{{key}}}",
     ]
     for pattern in (f"{key_prefix}*", *permissions.keys):
         start = pattern.removesuffix("*")

@@ -11,18 +11,27 @@ import redlock_aio
 import redlock_aio.sync
 from redlock_aio.sync._decorator import SyncLockArguments
 
-SAME_NAME = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+SAME_NAME = {
+    "aclose": "close",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+}
 """Methods that Python, or a convention, names otherwise without asyncio."""
 
 OTHER_SENTENCE = {
     "Redlock.locked": "Return a decorator: each call of a function or method runs under a lock.",
     "Lock.__enter__": "Acquire the lock; see `acquire`.",
     "Lock.__exit__": "Release the lease that this thread has entered last; see `Lease.__exit__`.",
+    "Term.__enter__": "Return the term, which the end of the block leaves.",
+    "Term.__exit__": "Stand down; see `Lease.__exit__`.",
+    "LockWatch": "The states of a lock, made by `Redlock.watch`; ``for state in watch:``.",
     "Lease.__enter__": "Return the lease, which the end of the block releases.",
 }
 """First sentences that are not those of asyncio: a thread can't be cancelled."""
 
-CLASSES = ("Lease", "Lock", "Redlock")
+CLASSES = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Term")
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
@@ -38,7 +47,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
 def public(of: type) -> list[str]:
     """Return the public names of a class, and its context manager."""
     found = [name for name in dir(of) if not name.startswith("_")]
-    return found + [name for name in ("__aenter__", "__aexit__") if hasattr(of, name)]
+    return found + [name for name in SAME_NAME if name.startswith("__") and hasattr(of, name)]
 
 
 PAIRS = list(pairs())
@@ -65,7 +74,7 @@ def test_all_names_are_there_and_no_others() -> None:
         there, here = getattr(redlock_aio, name), getattr(redlock_aio.sync, name)
         wanted = {SAME_NAME.get(member, member) for member in public(there)}
         found = {member for member in dir(here) if not member.startswith("_")}
-        found |= {member for member in ("__enter__", "__exit__") if hasattr(here, member)}
+        found |= {it for it in SAME_NAME.values() if it.startswith("__") and hasattr(here, it)}
         assert found == wanted, name
         properties = {member for member in wanted if isinstance(vars(there).get(member), property)}
         assert properties == {

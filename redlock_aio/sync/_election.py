@@ -1,0 +1,157 @@
+"""Elections and watches for threads: the loops of `redlock_aio`, without ``async``."""
+
+import contextlib
+from types import TracebackType
+from typing import Self
+
+import redlock_aio
+from redlock_aio import LockLostError, LockNotHeldError, LockState
+from redlock_aio.sync._lease import Lease
+from redlock_aio.sync._lock import Lock
+from redlock_aio.sync._mistakes import OnlyForThreads
+from redlock_aio.sync._portal import Portal, PortalOpener
+
+
+class Term(OnlyForThreads):
+    """
+    A term as the leader, which an `Election` has won.
+
+    ``with term:`` ends by standing down. A thread can't be cancelled: if the term is lost, the
+    body goes on until it calls `ensure_valid`, whose error ends the block without an error, so
+    that the loop around it campaigns again.
+    """
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __repr__(self) -> str:
+        return f"<Term {self.number} of {self._lease!r}>"
+
+    @property
+    def number(self) -> int:
+        """The number of the term, a fencing token: higher than that of every earlier term."""
+        return self._lease.fencing_token
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that makes this host the leader."""
+        return self._lease
+
+    def ensure_valid(self) -> None:
+        """
+        Raise unless this host leads now; meant for the line before each write.
+
+        Raises:
+            LockLostError: The term is lost. ``with term`` ends by it without an error.
+
+            LockNotHeldError: The term is over.
+
+            RedlockError: This process is a forked child of the one that leads.
+        """
+        self._lease.ensure_valid()
+
+    def __enter__(self) -> Self:
+        """Return the term, which the end of the block leaves."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """
+        Stand down; see `Lease.__exit__`.
+
+        A loss of this term is no error. Any other exception of the body is raised.
+        """
+        try:
+            self._lease.__exit__(kind, error, trace)
+        except LockLostError:
+            return True
+        return isinstance(error, LockLostError) and error.resources == self._lease.resources
+
+    def _stand_down(self) -> None:
+        """Release the lease, unless it is over."""
+        with contextlib.suppress(LockNotHeldError):
+            self._lease.release()
+
+
+class Election(OnlyForThreads):
+    """
+    A candidate for the leader of a resource, made by `Redlock.election`.
+
+    ``for term in election:`` waits until this host leads; see `redlock_aio.Election`.
+    """
+
+    __slots__ = ("_lock", "_term")
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._term: Term | None = None
+
+    def __repr__(self) -> str:
+        leads = "leads" if self.leading else "does not lead"
+        return f"<Election {self.resource!r}, {leads}>"
+
+    @property
+    def resource(self) -> str:
+        """The name that the leader locks."""
+        return self._lock.resources[0]
+
+    @property
+    def leading(self) -> bool:
+        """Whether this host leads now, by the clock; for a health endpoint or a metric."""
+        return self._term is not None and self._term.lease.valid
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Term:
+        """
+        Campaign until this host leads, and return its term.
+
+        Raises:
+            QuorumUnavailableError: So many masters refuse permanently that waiting is useless.
+
+            LockNotAcquiredError: As many candidates wait as *max_waiters* of the manager allows.
+
+            RedlockError: The manager is closed.
+        """
+        before, self._term = self._term, None
+        if before is not None:
+            before._stand_down()  # noqa: SLF001 - of this file
+        self._term = term = Term(self._lock.acquire())
+        return term
+
+
+class LockWatch(OnlyForThreads):
+    """The states of a lock, made by `Redlock.watch`; ``for state in watch:``."""
+
+    __slots__ = ("_opener", "_portal", "_resource", "_watch")
+
+    def __init__(self, opener: PortalOpener, resource: str) -> None:
+        self._opener = opener
+        self._resource = resource
+        self._portal: Portal | None = None
+        self._watch: redlock_aio.LockWatch = opener.redlock.watch(resource)
+
+    def __repr__(self) -> str:
+        return repr(self._watch)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> LockState:
+        """
+        Return the present state at first, and then each that has another holder, as it comes.
+
+        Raises:
+            RedlockError: The manager is closed.
+        """
+        portal = self._opener.opened()
+        if portal is not self._portal:  # the first one, or that of a forked child
+            self._portal, self._watch = portal, portal.redlock.watch(self._resource)
+        return portal.call(self._watch.__anext__)
