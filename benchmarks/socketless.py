@@ -26,7 +26,7 @@ from floor import FencedFloor, Floor, Wire
 from measuring import TTL, Pair, Rate, median, median_ratio
 
 from redlock_aio import Redlock
-from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE
+from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, ENQUEUE_SHARED
 from redlock_aio.events import Event
 
 MASTERS = 5
@@ -52,7 +52,7 @@ class Replies:
             return b":%d\r\n" % (argument != b"redlock_aio:marker")
         if command == b"EVALSHA" and argument == ACQUIRE.sha:
             return b":1\r\n"  # the proposed fencing token is granted
-        if command == b"EVALSHA" and argument == ENQUEUE.sha:
+        if command == b"EVALSHA" and argument in {ENQUEUE.sha, ENQUEUE_SHARED.sha}:
             return b"*2\r\n:1700000000000000\r\n:0\r\n"  # granted without a place in the queue
         if command == b"TIME":
             return b"*2\r\n$10\r\n1700000000\r\n$6\r\n000000\r\n"
@@ -133,6 +133,14 @@ def once(redlock: Redlock) -> Pair:
     return pair
 
 
+def reading(redlock: Redlock) -> Pair:
+    async def pair(name: str) -> None:
+        async with redlock.lock(name, ttl=TTL, shared=True):
+            pass
+
+    return pair
+
+
 def acquiring(redlock: Redlock) -> Pair:
     async def pair(name: str) -> None:
         lease = await redlock.lock(name, ttl=TTL).acquire()
@@ -165,6 +173,7 @@ async def contestants() -> AsyncIterator[dict[str, Pair]]:
             "fenced floor": fenced_floor.pair,
             "fenced": entering(redlock, fencing=True),
             "fair": entering(redlock, fair=True),
+            "read": reading(redlock),
         }
 
 
