@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from redlock_aio import Holder, Lease, Lock, LockNotAcquiredError, Redlock
+from redlock_aio import Election, Holder, Lease, Lock, LockNotAcquiredError, Redlock, Term
 
-KINDS = {"redlock": Redlock, "lock": Lock, "lease": Lease, "holder": Holder}
+KINDS = {
+    "redlock": Redlock, "lock": Lock, "lease": Lease, "holder": Holder, "election": Election,
+    "term": Term,
+}  # fmt: skip
 
 THERE = {
     "Redisson": "lock() tryLock(wait,lease) unlock() forceUnlock() isLocked() getHoldCount()"
     " isHeldByCurrentThread() lockWatchdogTimeout wake-up execute",
     "RheaKV": "tryLock(ctx) watchdog getFencingToken() losers",
     "DisGo": "order wake-up spin watchdog",
+    "Elections": "LeaderLatch( takeLeadership(client) hasLeadership() autoRequeue() Campaign("
+    " Proclaim( Resign( Observe( Rev() OnStartedLeading(ctx) OnStoppedLeading() OnNewLeader("
+    " ReleaseOnCancel",
 }
 """The calls of other libraries for which the page must have a row."""
 
@@ -49,9 +55,11 @@ def test_every_name_and_option_on_the_page_exists(page: str) -> None:
     assert len(code) > 40
     checked = 0
     for snippet in code:
-        for name, attribute in re.findall(r"\b(redlock|lock|lease|holder)\.(\w+)", snippet):
+        for name, attribute in re.findall(rf"\b({'|'.join(KINDS)})\.(\w+)", snippet):
             assert hasattr(KINDS[name], attribute) or attribute in _fields(KINDS[name]), snippet
             checked += 1
+        for call in re.findall(r"redlock\.election\(.*?\)(?=[`:.,]|$)", snippet):
+            assert _options(call) <= {*inspect.signature(Redlock.election).parameters}, snippet
         for call in re.findall(r"redlock\.(?:lock|locked)\(.*?\)(?=[`:.,]|$)", snippet):
             options = _options(call)
             known = {*inspect.signature(Redlock.lock).parameters, "skip_if_locked"}

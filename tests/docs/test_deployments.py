@@ -33,6 +33,10 @@ KUBERNETES: dict[str, dict[str, Any]] = {
     for document in yaml.safe_load_all((ROOT / "examples" / "kubernetes.yaml").read_text())
 }
 SET = KUBERNETES["StatefulSet"]["spec"]
+LEADER: dict[str, dict[str, Any]] = {
+    document["kind"]: document
+    for document in yaml.safe_load_all((ROOT / "examples" / "kubernetes-leader.yaml").read_text())
+}
 POD = SET["template"]["spec"]
 CONTAINER = POD["containers"][0]
 COMMANDS: dict[str, list[str]] = {
@@ -82,7 +86,7 @@ def test_the_file_for_kubernetes_has_the_schema(version: str) -> None:
     reason = "the extra `lint` is not installed"
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=reason)
     version = version or kubernetes_validate.latest_version()
-    for document in KUBERNETES.values():
+    for document in (*KUBERNETES.values(), *LEADER.values()):
         kubernetes_validate.validate(document, version, strict=True)
         wrong = {**document, "spec": {"minReadySecond": 65}}
         with pytest.raises(kubernetes_validate.ValidationError):
@@ -188,6 +192,33 @@ def test_the_user_has_the_documented_permissions(root: Path) -> None:
     assert user == f"user redlock {most.replace('~KEYS', '~lock:*')} +delifeq"
     assert default == "user default on nopass resetkeys resetchannels -@all +ping"
     assert not more
+
+
+def leaders() -> dict[str, Any]:
+    """Return the container of the file with the leader."""
+    (container,) = LEADER["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def test_the_leader_names_the_masters_of_the_file() -> None:
+    given = {it["name"]: it for it in leaders()["env"]}
+    where = given["REDLOCK_MASTERS"]["valueFrom"]["secretKeyRef"]
+    assert where["name"] == LEADER["Secret"]["metadata"]["name"]
+    name, pods = SET["serviceName"], range(SET["replicas"])
+    assert LEADER["Secret"]["stringData"][where["key"]].split(",") == [
+        f"redis://redlock:PASSWORD@{name}-{pod}.{name}" for pod in pods
+    ]
+
+
+def test_the_replicas_are_selected_and_told_what_the_example_reads() -> None:
+    spec = LEADER["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert spec["selector"] == spread["labelSelector"] == {"matchLabels": labels}
+    assert spec["replicas"] > 1
+    assert leaders()["command"] == ["python", "leader.py"], "it gets SIGTERM itself"
+    read = re.findall(r'environ\.get\("(\w+)"', (ROOT / "examples" / "leader.py").read_text())
+    assert {it["name"] for it in leaders()["env"]} == set(read)
 
 
 # Real servers.
@@ -299,6 +330,30 @@ def check_configuration(client: redis.Redis, given: dict[str, str]) -> None:
         images = {CONTAINER["image"], COMPOSE["services"]["lock-1"]["image"]}
         major = str(version).partition(".")[0]
         assert [re.match(r"valkey/valkey:(\d+)\.\d+-alpine$", it)[1] for it in images] == [major]  # type: ignore[index]
+
+
+@pytest.mark.integration
+async def test_the_user_of_the_file_may_lead_and_watch(tmp_path: Path) -> None:
+    with servers("kubernetes", tmp_path) as masters:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-W", "error", str(ROOT / "examples" / "leader.py")],
+            env={**os.environ, "REDLOCK_MASTERS": ",".join(urls("kubernetes", masters))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count(" leads, term ") == 3
+        async with manager("kubernetes", masters) as redlock, asyncio.timeout(30):
+            watch = redlock.watch("leader")
+            assert (await anext(watch)).holder is None
+            async for term in redlock.election("leader"):
+                async with term:
+                    state = await anext(watch)
+                    assert state.holder is not None
+                    assert state.fencing_counter == term.number
+                    break
 
 
 PROBES = {

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ OUTPUT = {
         r"cleaned up; the second call returned None\n"
     ),
     "aiohttp_service.py": "",
+    "fastapi_leader.py": "",
     "fastapi_service.py": "",
     "fenced_writes.py": (
         r"sent, with token (?P<first>\d+)\n"
@@ -78,6 +79,15 @@ OUTPUT = {
         r"the last to write through the fence: second\n"
     ),
     "quickstart.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
+    "readers_and_writers.py": (
+        r"(search [12] reads version 0\n){2}"
+        r"2 read, 1 waits to write\n"
+        r"(search [12] is done\n){2}"
+        r"version (?P<version>\d+) is written\n"
+        r"search 3 reads version (?P=version)\nsearch 3 is done\n"
+        r"'index:shop' can't be acquired: this task itself reads 'index:shop'; release .*\n"
+        r"version \d+ is written\n"
+    ),
     "reentrant.py": (
         r"10 from ada, held 1 times\n"
         r"20 from ada, held 2 times\n"
@@ -298,6 +308,54 @@ async def test_the_service_is_ready_while_a_majority_votes(
     answer = await service.get("/ready")
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert "socket" not in answer.text, "masters are nobody's business"
+
+
+async def test_one_host_of_the_service_leads(
+    masters: list[EmbeddedMaster], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All hosts see it. When it ends, the other one leads."""
+    monkeypatch.setenv("REDLOCK_MASTERS", ",".join(master.url for master in masters))
+    path = root / "examples" / "fastapi_leader.py"
+
+    async def leads(service: httpx.AsyncClient, seen: str, *, leading: bool) -> None:
+        expected = {"leading": leading, "seen": seen}
+        async with asyncio.timeout(30):
+            while (await service.get("/leader")).json() != expected:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async with AsyncExitStack() as other:
+        monkeypatch.setenv("HOST_NAME", "one")
+        async with fastapi_service(path) as one:
+            await leads(one, "one", leading=True)
+            monkeypatch.setenv("HOST_NAME", "two")
+            two = await other.enter_async_context(fastapi_service(path))
+            await leads(two, "one", leading=False)
+        await leads(two, "two", leading=True)
+
+
+async def test_a_leader_whose_work_fails_makes_room(
+    masters: list[EmbeddedMaster],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("REDLOCK_MASTERS", ",".join(master.url for master in masters))
+    one = module_at(root / "examples" / "fastapi_leader.py")
+    failed = asyncio.Event()
+
+    async def lead(_term: object) -> None:
+        await asyncio.sleep(0.1)
+        failed.set()
+        raise KeyError
+
+    one.lead = lead
+    async with one.lifespan(one.app), asyncio.timeout(30):
+        await failed.wait()
+        while "no candidate" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not one.election.leading
+        failed.clear()
+        await failed.wait()
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ def test_the_page_lists_the_spans(
 def test_the_page_lists_the_values_of_labels() -> None:
     listed = {row[0].strip("`"): names(row[1]) for row in rows("Labels")}
     assert listed["outcome"] == set(_measures.OUTCOMES)
-    assert set(listed) == {"outcome", "cause", "master", "resource"}
+    assert listed["mode"] == set(_measures.MODES)
+    assert set(listed) == {"outcome", "mode", "cause", "master", "resource"}
 
 
 def selected(query: str) -> set[str]:
@@ -295,8 +296,8 @@ def test_worker_processes_are_summed_up_and_have_no_gauges(tmp_path: Path) -> No
         for family in text_string_to_metric_families(done.stdout)
         for sample in family.samples
     }
-    assert samples["redlock_acquisitions_total", "acquired"] == 2
-    assert samples["redlock_wait_duration_seconds_count", "acquired"] == 2
+    assert samples["redlock_acquisitions_total", "exclusive", "acquired"] == 2
+    assert samples["redlock_wait_duration_seconds_count", "exclusive", "acquired"] == 2
     assert samples["redlock_majority_losses_total",] == 0
     gauges = {each.name.replace(".", "_") for each in _measures.GAUGES}
     assert not gauges & {name for name, *_ in samples}

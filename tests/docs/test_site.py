@@ -174,7 +174,7 @@ def keys_page() -> dict[str, tuple[str, str]]:
 
 @pytest.mark.integration
 async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[EmbeddedMaster]) -> None:
-    """A fenced and fair lock with a waiter causes every kind of key."""
+    """A fenced and fair lock with a waiter, and a reader, cause every kind of key."""
     urls = [master.url for master in masters]
     seen: dict[str, tuple[str, int]] = {}
     async with Redlock(urls) as redlock, Redis.from_url(urls[0], decode_responses=True) as client:
@@ -188,6 +188,12 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
             for key in await client.keys("*"):
                 kind, left = str(await client.type(key)), await client.pttl(key)
                 seen[str(key)] = (kind.replace("zset", "sorted set"), left)
+            async with redlock.lock("invoice:42:read", shared=True):
+                assert await client.get("invoice:42:read") == "redlock_aio:shared"
+                shares = "redlock_aio:shares:{invoice:42:read}"
+                kind, left = str(await client.type(shares)), await client.pttl(shares)
+                assert left == pytest.approx(await client.pttl("invoice:42:read"), abs=500)
+                seen[shares.replace(":read", "")] = (kind.replace("zset", "sorted set"), left)
         await (await waiter).release()
     documented = keys_page()
     longest = {
@@ -195,6 +201,7 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
         "redlock_aio:fence:{key}": fencing.KEPT,
         "redlock_aio:queue:{key}": fair_ticket.LIVES + 100,
         "redlock_aio:masters:": 108_000,
+        "redlock_aio:shares:{key}": 10_000 + 10_000 // 8,
     }
     assert len(seen) == len(documented)
     for key, (kind, left) in seen.items():
@@ -267,4 +274,4 @@ async def test_blocks_of_python_run(name: str, block: str) -> None:
     """Blocks that are not examples make a manager, and connect to nothing."""
     names: dict[str, object] = {}
     exec(compile(block, name, "exec"), names)
-    assert isinstance(names["redlock"], Redlock)
+    assert isinstance(names["redlock"], Redlock | redlock_aio.sync.Redlock)
