@@ -24,9 +24,12 @@ from .history import NEVER, History, HistoryError, Operation, read
 from .leases import (
     Leases,
     Tenure,
+    changed_reads,
     grants,
     lost_updates,
+    needless_token,
     overlaps,
+    pairs_of_reads,
     token_faults,
     without_token,
 )
@@ -38,7 +41,8 @@ PROMISES: Final = {
     "exclusion": "two leases of one key were valid at the same time",
     "expiry": "a lease was promised again though it was over",
     "updates": "an update was lost, though each was made under a valid lease",
-    "tokens": "a fencing token was missing, or not higher than that of an earlier lease",
+    "reads": "a reader saw a change under its lease, though its writer had one, too",
+    "tokens": "a fencing token was missing, not higher than an earlier one, or that of a reader",
     "register": "no order explains the reads and writes through the fence",
     "progress": "nobody got a free lock for too long",
     "losses": "a lease was lost without need",
@@ -48,7 +52,7 @@ PROMISES: Final = {
 }
 """What is checked, and what it says of a history that breaks it."""
 
-OVERLAPS: Final = frozenset({"exclusion", "expiry", "updates"})
+OVERLAPS: Final = frozenset({"exclusion", "expiry", "updates", "reads"})
 """What is broken if two clients have a lock at a time. Each counts as the failure of a control."""
 
 NEEDLESS: Final = "losses"
@@ -185,6 +189,7 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
         "exclusion": writer.exclusion(),
         "expiry": writer.expiry(reachability),
         "updates": writer.updates(late),
+        "reads": writer.reads(),
         "tokens": writer.tokens(),
         "register": writer.register(),
         "progress": Check(len(longest) if limit is not None else 0),
@@ -231,11 +236,12 @@ class _Writer:
     def _lease(self, tenure: Tenure) -> str:
         origin = tenure.origin
         token = "" if tenure.token is None else f", token {tenure.token}"
+        kind = ", shared" if tenure.shared else ""
         spans = self.leases.spans(tenure)
         times = ", ".join(f"{self.at(began)} to {self.at(ended)}" for began, ended in spans[:3])
         more = f" and {len(spans) - 3} times more" if len(spans) > 3 else ""
         valid = f"valid {times}{more}" if spans else "never valid"
-        return f"{tenure.name} ({origin.client}#{origin.number}{token}, {valid})"
+        return f"{tenure.name} ({origin.client}#{origin.number}{kind}{token}, {valid})"
 
     def exclusion(self) -> Check:
         result = Check(sum(len(self.leases.valid(key)) for key in self.leases.by_key))
@@ -269,10 +275,19 @@ class _Writer:
                     late.append(f"{text}, beside {self._describe(cause)}")
         return result
 
+    def reads(self) -> Check:
+        operations = self._history.operations
+        result = Check(sum(1 for _ in pairs_of_reads(self.leases, operations)))
+        for first, second in changed_reads(self.leases, operations):
+            result.broken.append(f"{self._describe(first)} and then {self._describe(second)}")
+        return result
+
     def tokens(self) -> Check:
         missing = list(without_token(self.leases.all.values()))
         result = Check(len(grants(self.leases.all.values())) + len(missing))
         result.broken += [f"{self._lease(tenure)} has none" for tenure in missing]
+        for tenure in needless_token(self.leases.all.values()):
+            result.broken.append(f"{self._lease(tenure)} has one, and only reads")
         for key, first, second in token_faults(self.leases):
             result.broken.append(f"{key!r}: {self._lease(second)}, after {self._lease(first)}")
         return result

@@ -4,7 +4,8 @@ Expiry: a lease that is over is never valid again (S4).
 A promise breaks that if it is known
 
 - after the lease has ended: it was released, notified as lost, or handed over;
-- after a later lease of one of its keys was granted, also if that one is over again;
+- after a later lease of one of its keys was granted, also if that one is over again, unless both
+  are leases of readers;
 - after the last promise was over. For that each extension must be recorded, or an extension that
   nobody has seen may have come in time.
 
@@ -62,7 +63,7 @@ def claims(tenure: Tenure) -> list[tuple[int, int]]:
 
 def _later(leases: Leases) -> dict[str, Tenure]:
     """
-    Return for each lease the first one of its keys that was granted after it.
+    Return for each lease the first one of its keys that was granted after it and excludes it.
 
     One that was over when its client got to know it may have been granted long before that: its
     client was stopped meanwhile. It says nothing.
@@ -71,12 +72,16 @@ def _later(leases: Leases) -> dict[str, Tenure]:
     for tenures in leases.by_key.values():
         order = [tenure for tenure in tenures if tenure.origin.until > tenure.began_at]
         order.sort(key=attrgetter("began_at"))
-        begins = [tenure.began_at for tenure in order]
+        excluding = {False: order, True: [tenure for tenure in order if not tenure.shared]}
+        begins = {
+            shared: [tenure.began_at for tenure in group] for shared, group in excluding.items()
+        }
         for tenure in tenures:
-            place = bisect.bisect_right(begins, tenure.began_at)
-            if place < len(order):
-                known = result.get(tenure.name, order[place])
-                result[tenure.name] = min(known, order[place], key=attrgetter("began_at"))
+            group = excluding[tenure.shared]
+            place = bisect.bisect_right(begins[tenure.shared], tenure.began_at)
+            if place < len(group):
+                known = result.get(tenure.name, group[place])
+                result[tenure.name] = min(known, group[place], key=attrgetter("began_at"))
     return result
 
 

@@ -11,7 +11,7 @@ The "invoke" is timed before the call and the end after it returned. The effect 
 
 | what | invoke | ok | fail |
 |---|---|---|---|
-| acquire | keys, fair, fencing, observed, ttl, wait | lease, until, token | why |
+| acquire | keys, fair, shared, fencing, observed, ttl, wait | lease, until, token | why |
 | held | | lease, until | |
 | extend | lease, ttl | lease, until | lease, why |
 | release | lease | lease | lease, why |
@@ -19,12 +19,13 @@ The "invoke" is timed before the call and the end after it returned. The effect 
 | adopt | from, keys, observed, ttl | lease (a new one), from, until, token | why |
 | force_release | keys | keys | why |
 | write | key, value, token, lease | | why: the fence refused it |
-| read | key | value, token | why |
+| read | key, lease | value, token | why |
 | add | key | value | why |
 
 `ttl` and `wait` are in ms. `until` is the instant up to which the library promised the lease.
+`shared` says that it is the lease of a reader, beside which others may read, and nobody may write.
 `observed` says that each extension of the lease is recorded, as an `extend` or a `held`, also those
-that the library makes by itself. Without `fencing` and `observed` they count as false.
+that the library makes by itself. Without `shared`, `fencing` and `observed` they count as false.
 `held` and `lost` are observations: they have an "ok" only. A "fail" of a `write` says that the
 fence refused the token. Any other error of a `write` is an "info", or it would be taken for a
 refusal. `recorder` writes histories. Neither module imports anything of the library, so that a
@@ -69,6 +70,8 @@ class Operation:
     """The lease that an `adopt` takes over."""
     until: int = 0
     token: int | None = None
+    shared: bool = False
+    """Whether the lease is that of a reader."""
     fencing: bool = False
     """Whether the lease has to have a token."""
     observed: bool = False
@@ -98,7 +101,8 @@ class Operation:
         facts = [f"{name}={text}" for name, text in named.items() if text]
         numbers = {"token": self.token, "value": self.value}
         facts += [f"{name}={number}" for name, number in numbers.items() if number is not None]
-        parts = [f"{self.client}#{self.number}", self.what, *facts, self.end, self.why]
+        what = f"{self.what} shared" if self.shared else self.what
+        parts = [f"{self.client}#{self.number}", what, *facts, self.end, self.why]
         return f"[{began}, {ended}] {' '.join(part for part in parts if part)}"
 
 
@@ -218,6 +222,7 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "lease": ("lease", (str, NoneType)),
     "until": ("until", (int,)),
     "token": ("token", (int, NoneType)),
+    "shared": ("shared", (bool,)),
     "fencing": ("fencing", (bool,)),
     "observed": ("observed", (bool,)),
     "value": ("value", (int, NoneType)),

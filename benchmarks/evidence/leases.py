@@ -1,5 +1,5 @@
 """
-The leases of a history: when each was valid, and whether two of one key were at the same time.
+The leases of a history: when each was valid, and which two of one key were at the same time.
 
 A lease is a chain of promises: of its acquisition or adoption, of each extension, and of each
 check that found it valid. A promise holds from the instant at which the client knew it until the
@@ -11,6 +11,9 @@ next one takes its place, its `until` is over, or the lease ends:
 - a `force_release` of one of its keys is invoked. Until a second after it, what its holder found
   is no promise either: a holder that can't be notified at once is the documented exception.
 
+A *shared* lease is that of a reader. It may be valid beside other shared ones; all others exclude
+each other, and the shared ones.
+
 A promise that is known *after* such an end is a new one: a holder that finds its lease valid
 after it was adopted by another, or lost, may act on it. That it was made at all is for `expiry`
 to judge.
@@ -18,7 +21,7 @@ to judge.
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,6 +66,11 @@ class Tenure:
     handed_over: int = NEVER
     """When the first adoption of it was invoked."""
     exporter: "Tenure | None" = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may have shared leases of its keys at the same time."""
+        return self.origin.shared
 
     @property
     def began_at(self) -> int:
@@ -134,7 +142,8 @@ class Leases:
         for tenure in self.all.values():
             for key in tenure.origin.keys:
                 self.by_key[key].append(tenure)
-                self._own[tenure.origin.client, key] += self.spans(tenure)
+                own = [] if tenure.shared else self.spans(tenure)
+                self._own[tenure.origin.client, key] += own
         for spans in self._own.values():
             spans.sort()
 
@@ -153,7 +162,7 @@ class Leases:
         return result
 
     def protect(self, one: Operation) -> bool:
-        """Return whether its client had a valid lease of its key during the whole of *one*."""
+        """Return whether its client could write its key during the whole of *one*."""
         spans = self._own.get((one.client, one.keys[0]), [])
         place = bisect.bisect_right(spans, (one.invoked_at, NEVER)) - 1
         return place >= 0 and effect_by(one) <= spans[place][1]
@@ -229,22 +238,25 @@ class Leases:
 
 def overlaps(leases: Leases) -> Iterator[tuple[str, Tenure, Tenure, int, int]]:
     """
-    Yield each two leases of one key that were valid at the same time.
+    Yield each two leases of one key that were valid at the same time, but for two shared ones.
 
     Each is reported as the key, the earlier lease, the later one, the instant at which the
     later one began to be valid (or was so again), and the end of the time in common.
     """
     for key in sorted(leases.by_key):
         found = set[frozenset[str]]()
-        longest: tuple[int, Tenure] | None = None
+        longest: dict[bool, tuple[int, Tenure]] = {}  # of the shared leases, and of the others
         for began, ended, tenure in leases.valid(key):
-            if longest is not None and began < longest[0] and tenure is not longest[1]:
-                pair = frozenset((longest[1].name, tenure.name))
-                if pair not in found:
+            for shared, (until, other) in longest.items():
+                pair = frozenset((other.name, tenure.name))
+                if shared and tenure.shared:
+                    continue
+                if began < until and tenure is not other and pair not in found:
                     found.add(pair)
-                    yield key, longest[1], tenure, began, min(ended, longest[0])
-            if longest is None or ended > longest[0]:
-                longest = ended, tenure
+                    yield key, other, tenure, began, min(ended, until)
+            known = longest.get(tenure.shared)
+            if known is None or ended > known[0]:
+                longest[tenure.shared] = ended, tenure
 
 
 def without_token(tenures: Iterable[Tenure]) -> Iterator[Tenure]:
@@ -252,6 +264,13 @@ def without_token(tenures: Iterable[Tenure]) -> Iterator[Tenure]:
     for one in tenures:
         owed = one.origin.fencing or (one.exporter is not None and one.exporter.token is not None)
         if owed and one.token is None:
+            yield one
+
+
+def needless_token(tenures: Iterable[Tenure]) -> Iterator[Tenure]:
+    """Yield the leases of readers that have a token: a fence would take them for writers."""
+    for one in tenures:
+        if one.shared and one.token is not None:
             yield one
 
 
@@ -324,3 +343,45 @@ def lost_updates(
             causes = late.within(began, one.ended_at)
             low = (each for each in causes if each.value is None or each.value <= (one.value or 0))
             yield earlier, one, next(low, None)
+
+
+def pairs_of_reads(
+    leases: Leases, operations: Iterable[Operation]
+) -> Iterator[tuple[Operation, Operation]]:
+    """
+    Yield each read under a shared lease with the first one of the same key under it.
+
+    The lease was valid from the first one to the other one, so nobody may have written in between.
+    """
+    first: dict[tuple[str, str], Operation] = {}
+    for one in operations:
+        tenure = leases.all.get(one.lease)
+        if one.what != "read" or one.end != "ok" or tenure is None or not tenure.shared:
+            continue
+        earlier = first.setdefault((one.lease, one.keys[0]), one)
+        if earlier is not one and any(
+            began <= earlier.invoked_at and one.ended_at <= ended
+            for began, ended in leases.spans(tenure)
+        ):
+            yield earlier, one
+
+
+def changed_reads(
+    leases: Leases, operations: Sequence[Operation]
+) -> Iterator[tuple[Operation, Operation]]:
+    """
+    Yield the `pairs_of_reads` that saw different states.
+
+    Left out are those in whose time somebody may have written whose lease was over. No fence
+    refuses that while only readers came after it, because they have no token.
+    """
+    writes: dict[str, list[Operation]] = defaultdict(list)
+    for one in operations:
+        if one.what == "write" and one.end != "fail" and not leases.protect(one):
+            writes[one.keys[0]].append(one)
+    late = {key: Around(group) for key, group in writes.items()}
+    for first, second in pairs_of_reads(leases, operations):
+        key = first.keys[0]
+        excused = key in late and any(late[key].within(first.invoked_at, second.ended_at))
+        if (first.value, first.token) != (second.value, second.token) and not excused:
+            yield first, second

@@ -28,7 +28,7 @@ def waits(history: History) -> dict[tuple[str, ...], list[Operation]]:
 
 def overtakings(group: Sequence[Operation], slack: int) -> Iterator[tuple[Operation, Operation]]:
     """
-    Yield each waiter that was overtaken, and by whom.
+    Yield each waiter that was overtaken, and by whom. Readers may overtake each other.
 
     A waiter's place is the masters' time, which its process knows to within half a round trip, and
     it is taken a moment after the waiter began to wait. So one may have asked up to *slack* ns
@@ -38,12 +38,15 @@ def overtakings(group: Sequence[Operation], slack: int) -> Iterator[tuple[Operat
     Args:
         group: The acquisitions of one set of keys, in the order of their end.
     """
-    latest: Operation | None = None
+    latest: dict[bool, Operation] = {}  # of the readers that were served, and of the others
     for one in group:
-        if latest is not None and one.invoked_at + slack < latest.invoked_at:
-            yield one, latest
-        if one.end == "ok" and (latest is None or one.invoked_at > latest.invoked_at):
-            latest = one
+        rivals = [other for shared, other in latest.items() if not (shared and one.shared)]
+        rival = max(rivals, key=lambda other: other.invoked_at, default=None)
+        if rival is not None and one.invoked_at + slack < rival.invoked_at:
+            yield one, rival
+        mine = latest.get(one.shared)
+        if one.end == "ok" and (mine is None or one.invoked_at > mine.invoked_at):
+            latest[one.shared] = one
 
 
 def turns(group: Sequence[Operation]) -> Counter[str]:

@@ -62,12 +62,15 @@ class Script:
         end: str = "ok",
         fencing: bool | None = None,
         observed: bool = True,
+        shared: bool = False,
     ) -> str:
         """Add an acquisition of *key* or of several with commas; return the name of its lease."""
         lease = f"lease-{next(self._numbers)}"
         fencing = token is not None if fencing is None else fencing
         asked = {"keys": key.split(","), "ttl": 1_000, "wait": 500, "fair": False,
                  "fencing": fencing, "observed": observed}  # fmt: skip
+        if shared:  # older histories have no such fact
+            asked["shared"] = True
         result: dict[str, Any] = {"lease": lease, "until": instant(until), "token": token}
         if end != "ok":
             result = {"why": "LockNotAcquiredError"}
@@ -140,9 +143,12 @@ class Script:
         key: str = "k",
         token: int | None = None,
         until: float = FOREVER,
+        shared: bool = False,
     ) -> str:
         """Add an acquisition that took 1 ms, and the release of its lease."""
-        lease = self.acquire(client, began - 1, began, key=key, token=token, until=until)
+        lease = self.acquire(
+            client, began - 1, began, key=key, token=token, until=until, shared=shared
+        )
         self.release(client, ended, ended + 1, lease=lease)
         return lease
 
@@ -159,10 +165,18 @@ class Script:
         self.add(client, "write", *time, end=end, asked=asked, result={"why": "StaleTokenError"})
 
     def read(
-        self, client: str, *time: float | None, value: int | None, token: int | None, key: str = "k"
+        self,
+        client: str,
+        *time: float | None,
+        value: int | None,
+        token: int | None,
+        key: str = "k",
+        lease: str = "",
+        end: str = "ok",
     ) -> None:
-        result = {"value": value, "token": token}
-        self.add(client, "read", *time, asked={"key": key}, result=result)
+        result = {"value": value, "token": token} if end == "ok" else {}
+        asked = {"key": key} | ({"lease": lease} if lease else {})
+        self.add(client, "read", *time, end=end, asked=asked, result=result)
 
     def reach(self, process: str, at: float, *masters: int) -> None:
         event = {"at": instant(at), "what": "reach", "client": process, "masters": list(masters)}
