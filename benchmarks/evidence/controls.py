@@ -88,4 +88,16 @@ CONTROLS = (
         "fenced lock, holder stopped", "The same, and the store checks the fencing token.",
         row("holder stopped"), "fenced", "holds", job=BLIND,
     ),
+    Control(
+        "check then register",
+        "A reader looks for a writer, and then registers; a writer does the reverse.",
+        row("no fault"), "check then register", "fails",
+        seconds=3.0,
+    ),
+    Control(
+        "readers counted",
+        "Each master counts its readers; each release counts down on all of them.",
+        row("no fault"), "readers counted", "fails",
+        seconds=3.0,
+    ),
 )  # fmt: skip

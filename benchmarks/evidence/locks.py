@@ -96,6 +96,12 @@ class Locks(ABC):
                 by a library without that ability.
         """
 
+    async def acquire_shared(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> Held:
+        """Acquire the lock of a reader, as `acquire` does that of a writer."""
+        raise NotAcquired(f"no such feature: {keys}, {ttl}, {wait}, {auto_extend}")
+
     def leases(self) -> int:
         """Return how many leases this client believes to have; 0 if it counts none."""
         return 0
@@ -143,7 +149,9 @@ class Contestant(ABC):
 
         fair: Whether waiters are served in order.
 
-        fencing: Whether leases have fencing tokens.
+        fencing: Whether leases have fencing tokens; those of readers have none.
+
+        reads: The share of turns in which a task only reads, by `Locks.acquire_shared`.
 
         masters: How many of the masters it uses, the first ones.
 
@@ -160,6 +168,7 @@ class Contestant(ABC):
     several: int = 1
     fair: bool = False
     fencing: bool = False
+    reads: float = 0.0
     masters: int = 5
     event_loop: bool = True
     command: tuple[str, ...] = ()

@@ -43,7 +43,8 @@ from .results import PUBLISHED, Entry, Results, add_output, pack, unexpected
 from .servers import why_no_clocks
 from .stopping import stop_cleanly
 
-QUICK_ROWS, QUICK_COLUMNS, QUICK_SECONDS = ("restarted empty", "holder stopped"), ("fenced",), 6.0
+QUICK_ROWS, QUICK_COLUMNS = ("restarted empty", "holder stopped"), ("fenced", "read-write")
+QUICK_SECONDS = 6.0
 QUICK_CONTROL = "no lock"
 
 
@@ -168,7 +169,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=None, help="of all random choices; their timing differs")
     add("--server", choices=("valkey", "redis"), default="valkey")
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
-    add("--quick", action="store_true", help="three short cells; keeps no results")
+    add("--quick", action="store_true", help="five short cells; keeps no results")
     add_output(parser)
     add("--keep", type=Path, help="a folder for all raw histories")
     add("--report", action="store_true", help="write tables and picture again, run nothing")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel
 
-from redlock_aio import Lease, LockLostError, Redlock, RedlockError
+from redlock_aio import Lease, Lock, LockLostError, Redlock, RedlockError
 from redlock_aio.events import Event, Extended
 
 from .locks import (
@@ -38,7 +38,8 @@ class OurLease(Held):
         self.id = unique(f"{lease.fingerprint}-")
         self.lease = lease
         self._leave = leave or lease.release
-        self.token = lease.fencing_token if fencing else None
+        # What a reader has is recorded, too: it should be none.
+        self.token = getattr(lease, "fencing_token", None) if fencing else None
 
     @property
     def until(self) -> int:  # type: ignore[override]
@@ -110,6 +111,18 @@ class OurLocks(Locks):
             fencing=kind.fencing,
             on_lost="flag",
         )
+        return await self._acquire(lock, wait, turn)
+
+    async def acquire_shared(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> OurLease:
+        (key,) = keys
+        lock = self._redlock.rw_lock(
+            key, ttl=ttl, wait=wait, auto_extend=auto_extend, on_lost="flag"
+        )
+        return await self._acquire(lock.read(), wait, next(self._turns))
+
+    async def _acquire(self, lock: Lock, wait: int, turn: int) -> OurLease:
         leave = None
         try:
             if not wait:
@@ -123,7 +136,7 @@ class OurLocks(Locks):
             raise NotAcquired(reason(error)) from error
         if lease is None:
             raise NotAcquired("it is held by another")
-        return self._held.add(OurLease(lease, fencing=kind.fencing, leave=leave))
+        return self._held.add(OurLease(lease, fencing=self._kind.fencing, leave=leave))
 
     def leases(self) -> int:
         return self._redlock.statistics().leases
@@ -172,6 +185,7 @@ class Ours(Contestant):
     mixed: bool = False
     fair: bool = False
     fencing: bool = False
+    reads: float = 0.0
     abilities = ALL_ABILITIES
     distribution = "redlock-aio"
     clients: tuple[str, ...] = ("redis", "hiredis")
@@ -213,6 +227,7 @@ OURS = (
     Ours("fair", fair=True),
     Ours("fair and fenced", fair=True, fencing=True),
     Ours("several", several=2),
+    Ours("read-write", fair=True, fencing=True, reads=0.7),
 )
 
 MIXED = Ours("mixed", mixed=True)

@@ -217,7 +217,7 @@ CANCELLATIONS = (
                 f"cancelled, {number} hung", f"Most turns are cancelled; {number} masters hang.",
                 hung(number), seconds=5.0, job=CANCELLED,
             ),
-            ("plain", "fair", "several"),
+            ("plain", "fair", "several", "read-write"),
             clean_within=2.0,
         )
         for number in range(3)
@@ -227,7 +227,7 @@ CANCELLATIONS = (
             "cancelled, masters come and go", "Most turns are cancelled; masters come and go.",
             until_calm(pause, drop, drop, restart), seconds=6.0, job=CANCELLED,
         ),
-        ("plain", "fair"),
+        ("plain", "fair", "read-write"),
         clean_within=2.0, expected="may overlap",
     ),
 )  # fmt: skip
@@ -268,14 +268,14 @@ ALL_KILLED = Trial(
         # With this ttl the key of a lock lives for as long as a registration in a fair queue.
         all_killed, seconds=3.0, job={"ttl": round(REGISTRATION * 1000), "body": (0.02, 0.05)},
     ),
-    ("plain", "fair"),
+    ("plain", "fair", "read-write"),
     clean_within=REGISTRATION + 1.0,
 )  # fmt: skip
 
 IN_ORDER = Trial(
     Row("all wait fairly", "Nothing fails; all wait for one key.", nothing, seconds=4.0,
         job=ALL_FAIR),
-    ("fair",), {"overtaken_within": 0.05}, clean_within=1.0,
+    ("fair", "read-write"), {"overtaken_within": 0.05}, clean_within=1.0,
 )  # fmt: skip
 
 MINORITY_DEAD = Trial(
@@ -332,7 +332,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--rows", nargs="+", choices=list(dict.fromkeys(each.row.name for each in TRIALS)))
-    add("--columns", nargs="+", choices=[*EVERY_KIND, "several", "mixed"])
+    add("--columns", nargs="+", choices=[*EVERY_KIND, "several", "mixed", "read-write"])
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
     add("--seed", type=int, default=secrets.randbelow(10**6))
     add("--server", choices=("valkey", "redis"), default="valkey")

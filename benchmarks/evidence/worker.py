@@ -195,17 +195,20 @@ class Task:
     async def _turn(self, wait: int) -> None:
         """Acquire, work and release."""
         job, kind = self.job, self.contestant
+        shared = kind.reads > 0 and self.random.random() < kind.reads
+        acquire = self.locks.acquire_shared if shared else self.locks.acquire
         pending = self.client.invoke(
             "acquire",
             keys=self.keys,
             fair=kind.fair,
-            fencing=kind.fencing,
+            shared=shared,
+            fencing=kind.fencing and not shared,
             observed="report" in kind.abilities,
             ttl=job.ttl,
             wait=wait,
         )
         try:
-            held = await self.locks.acquire(self.keys, job.ttl, wait, auto_extend=job.auto_extend)
+            held = await acquire(self.keys, job.ttl, wait, auto_extend=job.auto_extend)
         except asyncio.CancelledError:
             pending.info("cancelled")
             raise
@@ -214,7 +217,7 @@ class Task:
             await asyncio.sleep(0.02)
             return
         pending.ok(lease=held.id, until=held.until or now(), token=held.token)
-        await Section(self, held, self.keys).run()
+        await Section(self, held, self.keys, shared=shared).run()
 
     async def _cancelled_turn(self, wait: int) -> None:
         """Take a turn in a task that is cancelled once or twice, perhaps before it has begun."""
@@ -293,7 +296,10 @@ class Task:
 class Section:
     """What one client does with one lease."""
 
-    def __init__(self, task: Task, held: Held, keys: Sequence[str]) -> None:
+    def __init__(
+        self, task: Task, held: Held, keys: Sequence[str], *, shared: bool = False
+    ) -> None:
+        self.shared = shared
         self.task = task
         self.job = task.job
         self.client = task.client
@@ -307,7 +313,11 @@ class Section:
         held.on_extended = self._extended
 
     async def run(self) -> None:
-        """Read, work, write, and release or hand over; if cancelled, release."""
+        """
+        Read, work, write, and release or hand over; if cancelled, release.
+
+        A reader reads a second time instead of writing, and hands nothing over.
+        """
         try:
             await self._run()
         except asyncio.CancelledError:
@@ -324,26 +334,37 @@ class Section:
             # Without extensions the holder has to be done well within the ttl.
             seconds = chance.uniform(*((1.2, 2.2) if extended else (0.3, 0.7))) * job.ttl / 1000
         extends = "extend" in self.able and chance.random() < job.extend
-        leaves = "adopt" in self.able and chance.random() < job.handover
+        leaves = not self.shared and "adopt" in self.able and chance.random() < job.handover
         if self.task.worker.must_fork:
             self._fork()
-        fenced = self.task.contestant.fencing
-        counters = {} if fenced else await self._counters()
+        counters = await self._look()
         if await self._works(seconds) and (not extends or await self._extends()):
-            for key in self.keys:
-                if not self._is_valid():
-                    break
-                if fenced:
-                    await self._write(key)
-                else:
-                    await self._add(key, counters[key] + 1)
+            await self._act(counters)
         if leaves and self._is_valid() and not self.over:
             self._hand_over()
         elif not self.over or "notify" not in self.able:
             await self._release()
 
-    async def _counters(self) -> dict[str, int]:
+    async def _look(self) -> dict[str, int]:
+        """Return the counters, where there are some; a reader reads the registers."""
+        for key in self.keys if self.shared else ():
+            await self._read(key)
+        # What readers saw of a counter would show nothing: so without a fence a register takes all.
+        if self.task.contestant.fencing or self.task.contestant.reads:
+            return {}
         return {key: await self.task.worker.store.count(key) for key in self.keys}
+
+    async def _act(self, counters: dict[str, int]) -> None:
+        """Read again, write, or add, while the lease is valid."""
+        for key in self.keys:
+            if not self._is_valid():
+                break
+            if self.shared:
+                await self._read(key)
+            elif key in counters:
+                await self._add(key, counters[key] + 1)
+            else:
+                await self._write(key)
 
     async def _works(self, seconds: float) -> bool:
         """Wait, and look at the lease now and then; return whether it is valid in the end."""
@@ -408,15 +429,18 @@ class Section:
     async def _write(self, key: str) -> None:
         store, token, value = self.task.worker.store, self.held.token, self.task.worker.next_value()
         if self.random.random() < 0.3:
-            reading = self.client.invoke("read", key=key)
-            found, highest = await store.read(key)
-            reading.ok(key=key, value=found, token=highest)
+            await self._read(key)
         lease = self.held.id
         pending = self.client.invoke("write", key=key, value=value, token=token, lease=lease)
         if await store.write(key, value, token or 0):
             pending.ok()
         else:
             pending.fail("stale")
+
+    async def _read(self, key: str) -> None:
+        reading = self.client.invoke("read", key=key, lease=self.held.id)
+        found, highest = await self.task.worker.store.read(key)
+        reading.ok(key=key, value=found, token=highest)
 
     async def _add(self, key: str, value: int) -> None:
         pending = self.client.invoke("add", key=key)
@@ -464,7 +488,8 @@ class Section:
     def _be_child(self, name: str) -> None:
         """Try to use the inherited lease, then work as a client of its own."""
         child = Worker(self.job, name)
-        # Client 9 is no task: its only operation is the lease that the child may believe in.
+        # Client 9 is no task: its only operation is the lease that the child may believe in. It
+        # does not count as shared, so that it is found beside that of a parent that reads, too.
         kind, job = self.task.contestant, self.job
         pending = child.recorder.client(9).invoke(
             "acquire", keys=self.keys, fair=kind.fair, fencing=kind.fencing, ttl=job.ttl, wait=0

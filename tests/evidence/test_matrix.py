@@ -23,7 +23,7 @@ from evidence.matrix import main, make, parse, plan
 from evidence.ours import OURS
 from evidence.recorder import FAULTS, Recorder
 from evidence.results import PUBLISHED, Entry, Results, pack, unexpected
-from evidence.tables import control_table, line, matrix, report, text
+from evidence.tables import control_table, details, line, matrix, report, text
 from evidence.world import World
 
 from .kit import Script
@@ -55,6 +55,7 @@ def entry(row: str = "no fault", column: str = "plain", **facts: Any) -> Entry:
         ({"broken": {"tokens": 1}}, False),
         ({"broken": {"register": 1}}, False),
         ({"broken": {"updates": 1}}, False),
+        ({"broken": {"reads": 1}}, False),
         ({"broken": {"keys_left": 1}}, False),
         ({"wrong": ["w0 ended with 1"]}, False),
         ({"wrong": ["no network"], "skipped": "no ip"}, True),
@@ -76,6 +77,7 @@ def test_a_cell_is_as_expected_if_no_promise_of_safety_was_broken(
         ({"broken": {"keys_left": 3}}, False),
         ({"broken": {"exclusion": 1}}, True),
         ({"broken": {"updates": 1}}, True),
+        ({"broken": {"reads": 1}}, True),
         ({"late_updates": 1}, True),
         ({"wrong": ["w0 ended with 1"], "broken": {"exclusion": 1}}, False),
     ],
@@ -212,6 +214,18 @@ def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path:
     assert "## Controls" in report(results)
 
 
+def test_the_details_say_how_many_reads_were_checked() -> None:
+    old = entry(checked={"exclusion": 40, "updates": 30})  # from before there were readers
+    new = entry("flushed", "read-write", checked={"exclusion": 1_234, "reads": 56, "tokens": 7},
+                broken={"reads": 2})  # fmt: skip
+    head, _, *rows = ([cell.strip() for cell in row.split("|")] for row in
+                      details([old, new]).splitlines())  # fmt: skip
+    shown = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["reads"] for row in shown] == ["0", "56, **2 broken**"]
+    assert [row["intervals"] for row in shown] == ["40", "1,234"]
+    assert [row["tokens"] for row in shown] == ["0", "7"]
+
+
 def test_the_picture_marks_what_failed_and_loads_nothing(tmp_path: Path) -> None:
     cells = [entry(), entry("flushed", broken={"exclusion": 1}), entry("loop stalled", skipped="x")]
     draw(cells, tmp_path / "matrix.svg")
@@ -250,7 +264,7 @@ def test_what_is_not_done_to_containers_is_refused(
         (["--columns", "plain"], len(ROWS)),
         (["--rows", "flushed", "--columns", "plain", "--controls", "no lock"], 2),
         (["--controls", "no lock"], 1),
-        (["--quick"], 3),
+        (["--quick"], 5),
     ],
 )
 def test_cells_are_chosen_by_row_column_and_control(arguments: list[str], number: int) -> None:
@@ -384,7 +398,7 @@ def test_the_quick_form_runs_to_its_end_as_expected() -> None:
         check=False, capture_output=True, text=True, timeout=280, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("holds") == 2
+    assert done.stdout.count("holds") == 4
     assert "exclusion" in done.stdout
 
 
