@@ -13,10 +13,11 @@ It ends with the part in which there are a million sections and an hour in all, 
 and `--minutes` say: one of them alone sets no limit of the other kind. Then `results-soak.md` sums
 the parts up.
 
-In each part one fault follows another, chosen by the seed. Every second part has a network in
-which packets are lost; in the others clients are killed, and others start. A section is one update
-that a client made under a lease: a number that it added to a counter, or a write that the fence
-has accepted. The soak ends at the first part that breaks a promise or fails, and keeps its history.
+In each part one fault follows another, chosen by the seed. Every second part of a kind of lock has
+a network in which packets are lost; in the others clients are killed, and others start. A section
+is one update that a client made under a lease: a number that it added to a counter, or a write that
+the fence has accepted. What readers do is checked, but not counted. The soak ends at the first part
+that breaks a promise or fails, and keeps its history.
 """
 
 import argparse
@@ -234,10 +235,12 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
 
     The history is kept if a promise was broken, or if the part failed.
     """
-    row = PROCESSES if number % 2 or networks.why_not() else NETWORK
+    turn, kind = divmod(number, len(OURS))
+    # Each kind of lock gets both rows in turn, also if the number of kinds is even.
+    row = PROCESSES if (turn + kind) % 2 or networks.why_not() else NETWORK
     cell = Cell(
         row=row,
-        contestant=OURS[number % len(OURS)],
+        contestant=OURS[kind],
         seed=seed + number,
         binary=server_binary(),
         seconds=seconds,

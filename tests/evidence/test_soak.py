@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-from evidence import cell, soak
+from evidence import cell, networks, soak
 from evidence.crew import Crew
 from evidence.history import Fault
 from evidence.job import Job
@@ -189,6 +189,24 @@ def test_a_part_in_which_nobody_acquired_a_lock_fails(
     shown = soak.run(3, 7, 1.0, tmp_path)
     assert shown.wrong == ["nobody acquired a lock"]
     assert (shown.number, shown.soak_seed, shown.column) == (3, 7, OURS[3].name)
+
+
+def test_each_kind_of_lock_has_parts_with_a_network_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def note(made: cell.Cell, _: Path) -> list[str]:
+        ran.append((made.contestant.name, made.row.name))
+        return ["not run"]
+
+    monkeypatch.setattr(networks, "why_not", lambda: "")
+    monkeypatch.setattr(cell, "run", note)
+    for number in range(2 * len(OURS)):
+        soak.run(number, 7, 1.0, tmp_path)
+    rows = (soak.NETWORK.name, soak.PROCESSES.name)
+    assert sorted(ran) == sorted((ours.name, row) for ours in OURS for row in rows)
+    assert [row for _, row in ran[:2]] == list(rows), "they take turns"
 
 
 def test_leases_with_the_same_fingerprint_have_names_of_their_own() -> None:
