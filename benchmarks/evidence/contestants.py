@@ -3,11 +3,11 @@
 from .locks import Contestant
 from .naive import NAIVE
 from .no_lock import NoLock
-from .ours import MIXED, OURS
+from .ours import BESIDE_PLAIN, MIXED, OURS
 from .peers import peers
 
 
 def contestants() -> dict[str, Contestant]:
     """Return all contestants by their names."""
-    everybody: list[Contestant] = [*OURS, MIXED, *peers(), NoLock(), *NAIVE]
+    everybody: list[Contestant] = [*OURS, MIXED, BESIDE_PLAIN, *peers(), NoLock(), *NAIVE]
     return {each.name: each for each in everybody}

@@ -232,3 +232,9 @@ OURS = (
 
 MIXED = Ours("mixed", mixed=True)
 """Fair and plain waiters for the same keys; a column of trials only."""
+
+BESIDE_PLAIN = Ours("readers and plain", fencing=True, reads=0.5)
+"""
+Readers and plain locks; a column of trials only. Nobody is in the queue for a plain lock, so that
+only the lock's key keeps readers out.
+"""

