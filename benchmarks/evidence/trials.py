@@ -25,7 +25,7 @@ from .cell import EXPIRY, Cell
 from .checker import check
 from .contestants import contestants
 from .faults import LONG_BODIES, NETWORK, Row, nothing, stopped
-from .soak import Act, pause, restart, some
+from .soak import Act, kill, pause, restart, some
 from .stopping import stop_cleanly
 from .world import World
 
@@ -187,15 +187,13 @@ ALL_FAIR: Mapping[str, object] = {
     "body": (0.0, 0.003),
 }  # fmt: skip
 
-EVERY_KIND = ("plain", "fenced", "fair", "fair and fenced")
-
-PARTITIONS = (
+PARTITIONS = tuple(
     Trial(
         Row(
             f"cut off: {name}", "One client loses packets to or from some masters.",
             act, seconds=13.0, needs=NETWORK, job={"wait": 20_000, "body": (0.0, 0.01)},
         ),
-        EVERY_KIND,
+        ("plain", "read-write"),  # its writers are fair and fenced
         # A client that is cut off may delay the others until its registration in a queue has
         # expired and a heartbeat has noticed that, and until its lock has expired; and 2 s.
         {"longest_gap": REGISTRATION + HEARTBEAT + TTL + 2.0},
@@ -280,8 +278,8 @@ IN_ORDER = Trial(
 
 BESIDE_PLAIN = Trial(
     Row(
-        "readers beside plain locks", "Masters come and go; those who write do not queue.",
-        until_calm(pause, drop, drop, restart), seconds=8.0,
+        "readers beside plain locks", "All come and go, or die; those who write do not queue.",
+        until_calm(pause, drop, restart, kill, kill), seconds=12.0, job=LONG_BODIES,
     ),
     ("readers and plain",),
 )  # fmt: skip
@@ -340,12 +338,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    columns = (column for each in TRIALS for column in each.columns)
     add("--rows", nargs="+", choices=list(dict.fromkeys(each.row.name for each in TRIALS)))
-    add(
-        "--columns",
-        nargs="+",
-        choices=[*EVERY_KIND, "several", "mixed", "read-write", "readers and plain"],
-    )
+    add("--columns", nargs="+", choices=list(dict.fromkeys(columns)))
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
     add("--seed", type=int, default=secrets.randbelow(10**6))
     add("--server", choices=("valkey", "redis"), default="valkey")
