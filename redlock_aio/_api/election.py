@@ -112,7 +112,7 @@ def _is_loss(error: BaseException, resources: tuple[str, ...]) -> bool:
 
 class Election(OnlyForAsyncio):
     """
-    A candidate for the leader of a resource, made by `Redlock.election`.
+    A candidate for the leadership of a resource, made by `Redlock.election`.
 
     ``async for term in election:`` waits until this host leads. Each turn of the loop is a
     `Term`; the next turn campaigns again, behind the candidates that wait already. One task

@@ -299,7 +299,8 @@ class Lease(OnlyForAsyncio):
 
             LockNotHeldError: It has been released, or handed over.
 
-            RedlockError: Other leases share the lock, see *reentrant*.
+            RedlockError: Other leases share the lock, see *reentrant*; or it is the lease of a
+                reader.
         """
         check_here(self._hold, self._session.origin)
         self.ensure_valid()

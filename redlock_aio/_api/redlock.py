@@ -77,9 +77,9 @@ class Redlock(OnlyForAsyncio):
 
         fencing: Whether locks have a fencing token, for locks without *fencing*.
 
-        max_waiters: How many may be in the fair queue of one resource, with ``fair=True``.
-            One more gets a `LockNotAcquiredError` at once. All programs share the queue,
-            and a holder that has waited stays in it until it releases the lock.
+        max_waiters: How many may wait in the fair queue of one resource, with ``fair=True``
+            or ``shared=True``. One more gets a `LockNotAcquiredError` at once. All programs
+            share the queue. Holders do not count.
 
         max_ttl: The longest ttl of a lock, in milliseconds (default 60 000). All
             programs that use the masters should have the same *max_ttl*. Otherwise all
@@ -223,9 +223,9 @@ class Redlock(OnlyForAsyncio):
                 without *fair* do not enter the fair queue, and may be served first.
 
             shared: Whether to share the resource with other readers (default no), see
-                `rw_lock`. Nobody holds it without *shared* meanwhile, not even with
-                another library. There is one resource then, and no *fencing*,
-                *hold_at_least* or *retry*.
+                `rw_lock`. While a reader holds it, nobody gets it without *shared*, not
+                even by another library. It takes one resource, and none of *fencing*,
+                *hold_at_least*, *retry* and ``fair=False``.
 
             fencing: Whether the lease has a `Lease.fencing_token`, which is higher
                 than that of every earlier holder with *fencing* (default: as the
@@ -313,11 +313,11 @@ class Redlock(OnlyForAsyncio):
         metadata: Mapping[str, object] | None = None,
     ) -> Election:
         """
-        Return a candidate for the leader of *resource*; nothing is sent yet.
+        Return a candidate for the leadership of *resource*; nothing is sent yet.
 
-        ``async for term in redlock.election("scheduler"): async with term: ...`` leads
-        whenever this host is the leader, see `Election`. The candidates of all programs
-        lead in the order in which they came.
+        ``async for term in redlock.election("scheduler"):`` with ``async with term:`` in it
+        runs its body whenever this host is the leader, see `Election`. The candidates of all
+        programs lead in the order in which they came.
 
         Args:
             resource: The name that the leader locks, as for `lock`.
@@ -531,7 +531,7 @@ class Redlock(OnlyForAsyncio):
 
     def watch(self, resource: str, /) -> LockWatch:
         """
-        Return the states of *resource*: the present one at once, and then each change.
+        Return an iterator of states of *resource*: the present one, and then each change.
 
         ``async for state in redlock.watch("scheduler"): state.holder``. The masters push
         the changes, so each is told a little over 0.1 s after it has happened. If there were

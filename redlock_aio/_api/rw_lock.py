@@ -13,11 +13,11 @@ class ReadWriteLock(Generic[L]):
     """
     A read-write lock on one resource: many may read at once, or one may write.
 
-    Made by `Redlock.rw_lock`. It is never held itself: `read` and `write` return locks. Those
-    who ask later wait behind a writer that waits, so that readers can't keep it out.
+    Made by `Redlock.rw_lock`. It is never held itself: `read` and `write` return locks. Readers
+    that ask later wait behind a waiting writer, so that they can't keep it out.
 
-    A lock that `Redlock.lock` makes without *shared* is a writer, also one without *fair*,
-    which may have to wait for longer: it enters no queue.
+    Any lock of `Redlock.lock` without *shared* is a writer. Without *fair* it enters no queue,
+    so readers may keep it out.
     """
 
     __slots__ = ("_lock", "_options", "_resource")

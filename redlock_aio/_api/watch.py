@@ -28,7 +28,7 @@ class LockWatch(OnlyForAsyncio):
 
     async def __anext__(self) -> LockState:
         """
-        Return the present state at first, and then each that has another holder, as it comes.
+        Return the present state at first; then wait for one with another holder or other readers.
 
         Raises:
             RedlockError: The manager is closed, or belongs to another event loop or process.

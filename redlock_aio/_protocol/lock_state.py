@@ -122,7 +122,7 @@ class MasterView:
 @dataclass(frozen=True, slots=True)
 class LockState:
     """
-    The state of a lock on all masters, as `Redlock.inspect` returns it.
+    The state of a lock on all masters, as `Redlock.inspect` and `Redlock.watch` return it.
 
     It is a snapshot. While a client acquires or releases the lock, some masters are
     ahead of others, and the votes look `split` or `orphaned` for that moment. Votes

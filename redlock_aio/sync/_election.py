@@ -81,7 +81,7 @@ class Term(OnlyForThreads):
 
 class Election(OnlyForThreads):
     """
-    A candidate for the leader of a resource, made by `Redlock.election`.
+    A candidate for the leadership of a resource, made by `Redlock.election`.
 
     ``for term in election:`` waits until this host leads; see `redlock_aio.Election`.
     """
@@ -146,7 +146,7 @@ class LockWatch(OnlyForThreads):
 
     def __next__(self) -> LockState:
         """
-        Return the present state at first, and then each that has another holder, as it comes.
+        Return the present state at first; then wait for one with another holder or other readers.
 
         Raises:
             RedlockError: The manager is closed.

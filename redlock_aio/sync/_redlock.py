@@ -294,10 +294,10 @@ class Redlock(OnlyForThreads):
         metadata: Mapping[str, object] | None = None,
     ) -> Election:
         """
-        Return a candidate for the leader of *resource*; nothing is sent yet.
+        Return a candidate for the leadership of *resource*; nothing is sent yet.
 
-        See `redlock_aio.Redlock.election`. ``for term in redlock.election("scheduler"): with
-        term: ...`` leads whenever this host is the leader.
+        See `redlock_aio.Redlock.election`. ``for term in redlock.election("scheduler"):`` with
+        ``with term:`` in it runs its body whenever this host is the leader.
 
         Args:
             resource: The name that the leader locks, as for `lock`.
@@ -319,7 +319,7 @@ class Redlock(OnlyForThreads):
 
     def watch(self, resource: str, /) -> LockWatch:
         """
-        Return the states of *resource*: the present one at once, and then each change.
+        Return an iterator of states of *resource*: the present one, and then each change.
 
         See `redlock_aio.Redlock.watch`.
 

@@ -51,22 +51,24 @@ async def next_state(
     masters, queue, change = session.masters, session.local_queues.of(key), Change()
     queue.watch(change)
     seen: list[object] | None = None
+    due = 0.0
     try:
         while True:
             change.event.clear()
             values = await _values(masters, key)
-            if values != seen:
+            # Pushes without news, such as those of extensions, do not put off the next inspection.
+            if values != seen or masters.loop.time() >= due:
+                due = masters.loop.time() + INTERVAL
                 state = await survey.inspect(masters, resource, key)
                 if before is None or state.facts != before.facts:
                     return state
             seen = values
             try:
-                async with asyncio.timeout(INTERVAL):
+                async with asyncio.timeout_at(due):
                     await change.event.wait()
             except TimeoutError:
-                seen = None
-            else:
-                await asyncio.sleep(SETTLES)
+                continue
+            await asyncio.sleep(SETTLES)
     finally:
         queue.unwatch(change)
 
