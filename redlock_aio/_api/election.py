@@ -1,5 +1,6 @@
 """The election of a leader: terms that follow each other, each a lease with a number that rises."""
 
+import asyncio
 import contextlib
 from types import TracebackType
 from typing import Self
@@ -21,11 +22,12 @@ class Term(OnlyForAsyncio):
     block stands down, and the next candidate leads.
     """
 
-    __slots__ = ("_lease", "_scope")
+    __slots__ = ("_cancelling", "_lease", "_scope")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._scope: CancelScope | None = None
+        self._cancelling = 0
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self._lease!r}>"
@@ -62,6 +64,8 @@ class Term(OnlyForAsyncio):
         Cancellation:
             Nothing is awaited.
         """
+        task = asyncio.current_task()
+        self._cancelling = 0 if task is None else task.cancelling()
         try:
             await self._lease.__aenter__()
         except LockLostError:
@@ -87,6 +91,21 @@ class Term(OnlyForAsyncio):
         Cancellation:
             The lock is released anyway.
         """
+        is_lost = await self._left(kind, error, trace)
+        task = asyncio.current_task()
+        if is_lost and task is not None and task.cancelling() > self._cancelling:
+            # The program has cancelled the task too, and the loss only came out in the place of
+            # that. Without this line the loop would campaign again after a SIGTERM or a timeout.
+            raise asyncio.CancelledError from error
+        return is_lost
+
+    async def _left(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Leave the guard and release the lease; return whether the block ends by its loss."""
         scope, self._scope = self._scope, None
         if scope is not None and scope.__exit__(kind, error, trace):
             return True
@@ -138,7 +157,8 @@ class Election(OnlyForAsyncio):
     @property
     def leading(self) -> bool:
         """Whether this host leads now, by the clock; for a health endpoint or a metric."""
-        return self._term is not None and self._term.lease.valid
+        term = self._term  # read once: any thread may ask
+        return term is not None and term.lease.valid
 
     def __aiter__(self) -> Self:
         return self

@@ -174,6 +174,8 @@ class LockState:
     def facts(self) -> tuple[object, ...]:
         """What makes a state another one than before: who has the lock, and how sure that is."""
         readers = frozenset(reader.holder.fingerprint for reader in self.readers)
+        if any(len(view.readers) >= MOST_READERS for view in self.views):
+            readers = frozenset()  # of very many, others are named each time
         return self._whose, readers, self.locked, self.certain, self.split
 
     @property

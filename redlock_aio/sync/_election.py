@@ -104,7 +104,8 @@ class Election(OnlyForThreads):
     @property
     def leading(self) -> bool:
         """Whether this host leads now, by the clock; for a health endpoint or a metric."""
-        return self._term is not None and self._term.lease.valid
+        term = self._term  # read once: any thread may ask
+        return term is not None and term.lease.valid
 
     def __iter__(self) -> Self:
         return self

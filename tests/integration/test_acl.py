@@ -163,6 +163,21 @@ async def test_readers_need_these_permissions_besides(server: EmbeddedMaster, mi
                 pass
 
 
+async def test_what_others_read_is_released_by_force_without_the_permission_of_readers(
+    server: EmbeddedMaster,
+) -> None:
+    with allowed(server, *NEEDED, *FAIR, own=OWN) as url:
+        async with Redlock(server.url) as readers, Redlock([url]) as operator:
+            lock = readers.lock("app:r", ttl=30_000, on_lost="flag", shared=True)
+            leases = [await asyncio.create_task(lock.acquire()) for _ in range(2)]
+            state = await operator.inspect("app:r")
+            assert len(state.readers) == 2
+            assert await operator.force_release("app:r")
+            assert all(lease.lost.is_set() for lease in leases)
+            async with operator.lock("app:r", wait=5_000):
+                pass
+
+
 async def read_twice(docs: ReadWriteLock[Lock]) -> bool:
     """Read and extend, beside another reader; return false if there is no permission to read."""
     try:

@@ -164,7 +164,7 @@ ENDS_EARLY = planted(
 )
 """The lock ends before the last deadline of its readers."""
 
-NEVER_LATER = planted({b"if ends < left or lower and": b"if lower and"}, *ALL_SETS)
+NEVER_LATER = planted({b"if ends < left or most and": b"if most and"}, *ALL_SETS)
 """A deadline that is later does not move the end of the lock."""
 
 FIRST_DEADLINE = planted(

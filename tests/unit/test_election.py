@@ -189,6 +189,45 @@ async def test_the_loss_of_another_lock_in_the_body_is_an_error(
                 await asyncio.sleep(9)
 
 
+@pytest.mark.parametrize("first", ["cancelled", "lost"])
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_cancellation_is_not_taken_for_the_loss_that_the_body_finds(
+    redlock: Redlock, masters: Masters, first: str, grouped: bool
+) -> None:
+    """SIGTERM comes, and the body notices in its clean-up that the term is lost, too."""
+    turns = 0
+
+    async def work(term: Term) -> None:
+        try:
+            await asyncio.sleep(9)
+        finally:
+            hang(masters)
+            kit.loop().stall(11)
+            term.ensure_valid()
+
+    async def lead() -> None:
+        nonlocal turns
+        async for term in redlock.election("r"):
+            turns += 1
+            async with term:
+                if grouped:
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(work(term))
+                else:
+                    await work(term)
+
+    task = asyncio.create_task(lead())
+    await asyncio.sleep(1)
+    if first == "lost":
+        kit.delete(masters)
+    task.cancel()
+    await asyncio.wait([task], timeout=60)
+    kit.resume(masters)
+    assert task.cancelled()
+    assert turns == 1
+    await settle(masters, 12)
+
+
 async def test_a_turn_without_its_block_stands_down(redlock: Redlock, other: Redlock) -> None:
     election, turns = redlock.election("r"), 0
     rival = asyncio.create_task(terms(other.election("r"), 1, seconds=0.5))

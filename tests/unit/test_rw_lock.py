@@ -225,6 +225,56 @@ async def test_a_forced_release_ends_all_readers_of_all_programs(
     await kit.acquired_at(other, **WRITES)
 
 
+@pytest.mark.parametrize("latency", [0.001, 0.02])
+async def test_many_readers_of_a_process_hear_of_a_forced_release_before_others_get_in(
+    redlock: Redlock, other: Redlock, masters: Masters, latency: float
+) -> None:
+    """Although one more of them has just come, whose own change has ended the tracking."""
+    kit.slow(masters, latency)
+    await other.inspect("r")
+    lock = redlock.lock("r", on_lost="flag", **READS)
+    leases = list(await asyncio.gather(*[in_another_task(lock) for _ in range(100)]))
+    await asyncio.sleep(2)
+    leases.append(await in_another_task(lock))
+    writer = asyncio.create_task(in_another_task(other.lock("r", **WRITES)))
+    await other.force_release("r")
+    written = await writer
+    assert not [lease for lease in leases if lease.valid]
+    await written.release()
+
+
+async def test_a_reader_that_comes_after_those_that_were_seen_is_not_released_by_force(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    first = await redlock.lock("r", **READS).acquire()
+    kit.slow(masters, 0.02)
+    forcing = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.012)  # the inspection is executed, and the revocation not sent yet
+    releasing = asyncio.create_task(first.release())
+    await asyncio.sleep(0)
+    async with redlock.lock("r", **READS) as second:
+        await releasing
+        assert not await forcing
+        await asyncio.sleep(1)
+        assert second.valid
+        assert await other.is_locked("r")
+
+
+async def test_short_reads_beside_a_long_one_seldom_change_the_lock(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """Each change is pushed to all readers, which check their keys."""
+    async with redlock.lock("r", ttl=5_000, **READS):
+        await asyncio.sleep(0.5)
+        ends, changes = 0.0, 0
+        for _ in range(200):
+            await kit.acquired_at(other, ttl=5_000, hold=0.02, retry=None, **READS)
+            await asyncio.sleep(0.03)
+            changes += masters[0]._keys[b"r"][1] != ends
+            ends = masters[0]._keys[b"r"][1]
+        assert changes < 30
+
+
 async def test_a_forced_release_that_comes_late_does_not_end_later_readers(
     redlock: Redlock, other: Redlock, masters: Masters
 ) -> None:

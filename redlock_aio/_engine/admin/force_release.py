@@ -150,7 +150,14 @@ class ForcedRelease:
             # no master pushes a change to the connection that made it (NOLOOP). Without this
             # line a holder in this process would find out at its next extension, when another
             # client may have the lock already.
-            self._watchdog.lose_values(key, values, LossCause.FORCED)
+            # A reader of this process that came since, where no master had the others any more,
+            # is not lost: its share has the value of theirs.
+            gone = [
+                value
+                for value, round in zip(values, revoked, strict=True)
+                if round.found or not round.complete
+            ]
+            self._watchdog.lose_values(key, gone, LossCause.FORCED)
         return revoked
 
     async def _free(self, revoked: Sequence[ClearingRelease]) -> None:

@@ -79,6 +79,9 @@ The shortest time in seconds between two checks of a key that is changed repeate
 extension that failed to its repetition because a master is back, perhaps again and again.
 """
 
+GONE = (LossCause.FORCED, LossCause.KEY_GONE)
+"""Causes for which the masters may have ended the shares of all readers."""
+
 _deadline: Callable[[HeldLease], float] = attrgetter("deadline")
 
 
@@ -500,6 +503,8 @@ class Watchdog:
         if hold.state is HELD:
             hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
             self._end(hold, self.masters.clock())
+            if loss.cause in GONE and hold.claim.key.is_share:
+                hold.queue.recheck_readers(self.masters.clock())
             hold.notify_lost()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))

@@ -10,6 +10,7 @@ Nothing here sends a request to a master or reads a clock.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,6 +36,9 @@ SEEN = 3
 
 YIELD_TIME = 0.0005
 """Seconds of a pause beyond two rounds: the time until tasks of other processes run."""
+
+RECHECKED = 0.01
+"""Seconds in which all readers of a process check their keys once."""
 
 IDLE_QUEUES = 256
 """The number of queues at which idle ones are dropped for the first time."""
@@ -92,8 +96,9 @@ class LocalQueue:
     """
 
     __slots__ = (
-        "_others", "_queue", "_tenure", "_tried_by", "absence", "contending", "counter", "guests",
-        "holder", "open_at", "readers", "round_trip", "since", "spread", "watcher", "watches",
+        "_others", "_queue", "_rechecked_at", "_tenure", "_tried_by", "absence", "contending",
+        "counter", "guests", "holder", "open_at", "readers", "round_trip", "since", "spread",
+        "watcher", "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -114,6 +119,7 @@ class LocalQueue:
         self.round_trip: float = 0.0
         self.spread: float = 0.0
         self._tenure = TENURE
+        self._rechecked_at = -math.inf
         self._others = 0  # more than 0 if other processes used one of the last `SEEN` pauses
 
     def __repr__(self) -> str:
@@ -207,6 +213,18 @@ class LocalQueue:
         for reader in self.readers or ():
             reader.changed(0)
             return
+
+    def recheck_readers(self, now: float) -> None:
+        """
+        Let all readers check their keys, after one of them has found its share gone.
+
+        If they checked one after the other, as each of them ends, the last of many would still
+        read when a forced release lets others in. Those that end in this wave begin no other.
+        """
+        if now > self._rechecked_at + RECHECKED:
+            self._rechecked_at = now
+            for reader in self.readers or ():
+                reader.changed(0)
 
     def on_lease_ended(self, holder: Party, now: float) -> None:
         """Called when a lease has ended; its release, if there is one, was sent before."""

@@ -10,15 +10,18 @@ local ms, news = clock(), not holder
 local had = holder == SHARED and lasts(set, ARGV[1], ms)
 -- Also where another holder has the lock: the set is still there until it ends.
 redis.call("ZREM", set, ARGV[1])
-if holder == SHARED then
-  news = not settle(lock, set, ms, true)
-end
 local members = redis.call("ZRANGE", queue, 0, 1)
 local first = members[1]
+if holder == SHARED then
+  -- While nobody waits, the end of the lock may be late. If each reader that leaves lowered it, the
+  -- next one would raise it again, and each change is pushed to all readers.
+  news = not settle(lock, set, ms, first and 1.125 or 2)
+end
 if first and ARGV[3] ~= "stay" then
   if first == ARGV[2] then
-    -- Behind the only member comes its deadline.
-    news, first = true, members[2] ~= "~" .. first and members[2]
+    -- Behind the only member comes its deadline. A reader behind this one was next already.
+    first = members[2] ~= "~" .. first and members[2]
+    news = news or first and string.sub(first, -1) ~= "r"
   end
   redis.call("ZREM", queue, ARGV[2], "~" .. ARGV[2])
 end

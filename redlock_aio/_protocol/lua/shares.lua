@@ -1,11 +1,12 @@
 -- Put before scripts that change the shares of a lock, behind shared.lua.
--- A lock ends with the last deadline of its readers, or up to an eighth of the time later: otherwise
+-- A lock ends with the last deadline of its readers, or a little later (see `most`): otherwise
 -- each extension of each reader would change the lock, and that is pushed to all readers.
 
 -- Removes readers whose deadlines are over, up to 100 of them; deletes the lock with the last reader.
 -- Returns whether a reader is left.
--- lower: whether the lock may end earlier now. It never ends before the last deadline.
-local function settle(lock, set, ms, lower)
+-- most: the lock ends earlier now if it lasts for more than so many times the time that is left to
+-- the last deadline; false for never. It never ends before that deadline.
+local function settle(lock, set, ms, most)
   local dead = redis.call("ZRANGEBYSCORE", set, "-inf", string.format("(%.0f", ms), "LIMIT", 0, 100)
   if dead[1] then
     redis.call("ZREM", set, unpack(dead))
@@ -17,7 +18,7 @@ local function settle(lock, set, ms, lower)
   end
   local left, ends = last - ms, redis.call("PTTL", lock)
   local slack = math.floor(left / 8)
-  if ends < left or lower and ends > left + slack + 1 then
+  if ends < left or most and ends > most * left + 1 then
     redis.call("PEXPIRE", lock, left + slack)
     redis.call("PEXPIRE", set, left + slack)
   end
@@ -43,5 +44,5 @@ local function join(lock, set, token, ttl, free, ms)
     -- The set was lost while the lock is shared, such as by an eviction: the new one ends with it.
     redis.call("PEXPIRE", set, math.max(redis.call("PTTL", lock), 1))
   end
-  settle(lock, set, ms, before and tonumber(before) > ms + ttl)
+  settle(lock, set, ms, before and tonumber(before) > ms + ttl and 1.125)
 end
