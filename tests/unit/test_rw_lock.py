@@ -12,6 +12,7 @@ from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LossCause,
+    QuorumUnavailableError,
     Redlock,
     RedlockError,
     Retry,
@@ -258,6 +259,23 @@ async def test_a_reader_that_comes_after_those_that_were_seen_is_not_released_by
         await asyncio.sleep(1)
         assert second.valid
         assert await other.is_locked("r")
+
+
+@pytest.mark.parametrize("options", [READS, WRITES, {}], ids=["read", "fair", "plain"])
+async def test_a_forced_release_whose_replies_are_late_ends_the_lease_of_its_process(
+    redlock: Redlock, masters: Masters, options: dict[str, Any]
+) -> None:
+    """The masters have revoked the lock, and push that to no connection that has done it."""
+    lease = await redlock.lock("r", ttl=30_000, on_lost="flag", **options).acquire()
+    await asyncio.sleep(1)
+    forcing = asyncio.create_task(redlock.force_release("r"))
+    await asyncio.sleep(0.8 * kit.LATENCY)
+    kit.slow(masters, 0.4)  # the revocation is executed, and its replies come too late
+    with pytest.raises(QuorumUnavailableError):
+        await forcing
+    assert lease.lost.is_set()
+    kit.slow(masters, kit.LATENCY)
+    await settle(masters, 2)
 
 
 async def test_short_reads_beside_a_long_one_seldom_change_the_lock(

@@ -150,12 +150,13 @@ class ForcedRelease:
             # no master pushes a change to the connection that made it (NOLOOP). Without this
             # line a holder in this process would find out at its next extension, when another
             # client may have the lock already.
-            # A reader of this process that came since, where no master had the others any more,
-            # is not lost: its share has the value of theirs.
+            # Not if a majority has confirmed that it has no such value any more: a reader of this
+            # process that came since has the same value, and keeps its share. Masters that have
+            # timed out may have revoked the lock all the same.
             gone = [
                 value
                 for value, round in zip(values, revoked, strict=True)
-                if round.found or not round.complete
+                if round.found or round.verdict is not WON
             ]
             self._watchdog.lose_values(key, gone, LossCause.FORCED)
         return revoked
