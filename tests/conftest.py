@@ -9,6 +9,7 @@ gets its first seeds, and a product of parameters marked `spread` some of its ca
 with a number of repetitions chooses it by ``REDLOCK_AIO_FULL``, which this option sets.
 """
 
+import functools
 import gc
 import itertools
 import os
@@ -19,7 +20,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import redis.utils
 from hypothesis import HealthCheck, settings
+
+# For each connection redis-py asks for its own version, and reads a file to find it.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 # No deadline: the time of an example depends on how busy the machine is.
 for name, examples in {"short": 25, "full": 100}.items():
@@ -68,13 +73,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
     Return how many processes run the tests: one for each core, but at most four, and some more.
 
-    Tests in virtual time keep a core busy. Most of those with real servers wait: in the short
-    run for half of the time, and in the full run, with its faults and quarantines, for most of it.
+    Tests in virtual time keep a core busy. Those with real servers wait for half of the time and
+    longer.
     """
     cores = min(os.cpu_count() or 1, 4)
-    if all("tests/unit" in argument for argument in config.args):
-        return cores
-    return 2 * cores if wants_everything(config) else cores + 1
+    return cores if all("tests/unit" in argument for argument in config.args) else 2 * cores
 
 
 def wants_everything(config: pytest.Config) -> bool:

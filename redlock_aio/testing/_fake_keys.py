@@ -194,6 +194,7 @@ def _prefix(pattern: bytes) -> bytes:
     return re.sub(rb"\\(.)", rb"\1", pattern[:-1], flags=re.DOTALL)
 
 
+@functools.lru_cache(1_000)  # looked up for each command of a script
 def _method(command: bytes) -> str:
     return f"_do_{command.decode().lower()}"
 

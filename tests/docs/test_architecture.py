@@ -1,6 +1,7 @@
 """The page about the architecture names the layers, modules, classes and members of the code."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,23 +13,39 @@ from tests.test_floors import FLOORS
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "redlock_aio"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
-CLASSES = {
-    node.name: node
-    for path, tree in TREES.items()
-    if path.parent.name != "sync"  # its `Lock` has the name, but not the inside, of the other
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef)
-}
-MODULES = {path.stem: tree for path, tree in TREES.items()}
-FUNCTIONS = {
-    node.name
-    for tree in TREES.values()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-}
 OTHERS = {"DELIFEQ", "None", "pytest_redlock_aio", "redlock", "redlock_aio"}
 """Words in backticks that are no names of the package."""
+
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def classes() -> dict[str, ast.ClassDef]:
+    return {
+        node.name: node
+        for path, tree in trees().items()
+        if path.parent.name != "sync"  # its `Lock` has the name, but not the inside, of the other
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    return {path.stem: tree for path, tree in trees().items()}
+
+
+@functools.cache
+def functions() -> set[str]:
+    return {
+        node.name
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def rows(title: str) -> list[list[str]]:
@@ -40,7 +57,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def bases(name: str) -> list[str]:
-    return [ast.unparse(base).partition("[")[0] for base in CLASSES[name].bases]
+    return [ast.unparse(base).partition("[")[0] for base in classes()[name].bases]
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
@@ -58,7 +75,7 @@ def targets(node: ast.AST) -> list[ast.expr]:
 
 def members(name: str) -> Iterator[str]:
     """Yield the names of the methods, constants and attributes of a class."""
-    for node in ast.walk(CLASSES[name]):
+    for node in ast.walk(classes()[name]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         for target in targets(node):
@@ -67,12 +84,12 @@ def members(name: str) -> Iterator[str]:
             elif isinstance(target, ast.Name):
                 yield target.id
     for base in bases(name):
-        if base in CLASSES:
+        if base in classes():
             yield from members(base)
 
 
 def is_in_a_module(module: str, member: str) -> bool:
-    body = MODULES[module].body
+    body = modules()[module].body
     names = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     names |= {node.name for node in body if isinstance(node, ast.AsyncFunctionDef)}
     return member in names
@@ -87,10 +104,12 @@ def exists(name: str) -> bool:
         return (folder / name).exists()
     owner, _, member = name.removesuffix("()").rpartition(".")
     if not owner:
-        return member in CLASSES or member in FUNCTIONS or member in MODULES or is_folder(member)
-    if owner in CLASSES:
+        return (
+            member in classes() or member in functions() or member in modules() or is_folder(member)
+        )
+    if owner in classes():
         return member in members(owner)
-    return owner in MODULES and is_in_a_module(owner, member)
+    return owner in modules() and is_in_a_module(owner, member)
 
 
 def is_folder(name: str) -> bool:
@@ -143,22 +162,22 @@ def test_the_layers_are_those_of_the_imports_with_the_highest_first() -> None:
 def test_each_folder_has_a_layer() -> None:
     listed = {folder.strip("`/") for folder, *_ in rows("Layers")}
     listed |= {name for _, names, _ in rows("Layers") for name in names.split(", ")}
-    folders = {path.parent.relative_to(PACKAGE).as_posix() for path in TREES} - {"."}
+    folders = {path.parent.relative_to(PACKAGE).as_posix() for path in trees()} - {"."}
     assert {folder for folder in folders if folder not in listed} == {"cli/doctor"}
 
 
 def test_the_kinds_of_round_are_all_in_the_table() -> None:
     """Whoever adds a subclass says on the page why a `Query` is not enough."""
     kinds = {"Round"}
-    while more := {name for name in CLASSES if kinds & set(bases(name))} - kinds:
+    while more := {name for name in classes() if kinds & set(bases(name))} - kinds:
         kinds |= more
     assert {row[0].strip("`") for row in rows("The kinds of round")} == kinds - {"Round", "Query"}
 
 
 def test_the_sources_of_a_standing_and_the_moves_of_a_waiter_are_all_on_the_page() -> None:
-    sources = {ast.unparse(each) for node in CLASSES["Standing"].body for each in targets(node)}
+    sources = {ast.unparse(each) for node in classes()["Standing"].body for each in targets(node)}
     assert {name for name in NAMED if name.startswith("Standing.")} == {
         f"Standing.{source}" for source in sources
     }
-    moves = {ast.unparse(each) for node in CLASSES["Move"].body for each in targets(node)}
+    moves = {ast.unparse(each) for node in classes()["Move"].body for each in targets(node)}
     assert {move for move in moves if not re.search(rf"\b{move}\b", PICTURES)} == set()

@@ -117,7 +117,7 @@ async def until(
         if holds:
             return
         assert time.monotonic() < ends, f"not in {within} s: {what or inspect.getsource(condition)}"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # a state that is looked for may be short, such as a restart
 
 
 def up(redlock: Redlock) -> int:

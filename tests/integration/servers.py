@@ -65,9 +65,11 @@ def repaired(masters: list[RealMaster]) -> Iterator[list[RealMaster]]:
     repair()
     for master in masters:
         with contextlib.closing(master.client()) as client:
-            client.flushall()
-            client.script_flush()
-            client.config_resetstat()
+            commands = client.pipeline(transaction=False)
+            commands.flushall()
+            commands.script_flush()
+            commands.config_resetstat()
+            commands.execute()
     try:
         yield masters
     finally:

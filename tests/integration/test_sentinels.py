@@ -254,6 +254,7 @@ async def test_a_wrong_login_in_a_url_is_told_without_it(site: Site) -> None:
         assert SECRET_IN_URL not in text
 
 
+@pytest.mark.full
 async def test_the_command_line_takes_such_a_url(site: Site) -> None:
     """`doctor` examines the master that a majority of the Sentinels names."""
     hosts = [f"127.0.0.1:{sentinel.port}" for sentinel in site.sentinels]

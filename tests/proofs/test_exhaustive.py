@@ -33,10 +33,6 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "two extensions": (Fencing((1, 1, 1), (1, 1), extensions=2), 12_000),
     "extensions, duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1), extensions=1), 170_000),
     "a master loses its keys": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
-    "a master loses its keys and is restored": (
-        Fencing((5, 5, 5), (1, 1), forgetful=1, extensions=2),
-        9_000,
-    ),
     "lifts": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=2), 15_000),
     "lifts, and an extension more": (Fencing((1, 1, 1), (1, 1), extensions=2, lifts=1), MOST),
     "lifts, other clients": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, others=1), 100_000),

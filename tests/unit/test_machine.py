@@ -38,11 +38,11 @@ from redlock_aio.testing import FakeMaster, VirtualTimeLoop, cancelled_at
 
 from . import kit
 
-# It takes 40 s alone in full, and many times that on a busy machine.
+# It takes 20 s alone in full, and many times that on a busy machine.
 pytestmark = [pytest.mark.promise(f"S{number}") for number in (1, 2, 3, 4, 7)]
 pytestmark.append(pytest.mark.timeout(1_800))
 
-EXAMPLES = 200 if "REDLOCK_AIO_FULL" in os.environ else 18
+EXAMPLES = 100 if "REDLOCK_AIO_FULL" in os.environ else 18
 LATENCY = kit.LATENCY
 SLOW = 0.2
 TTLS = (100, 1_000, 10_000)

@@ -33,7 +33,7 @@ from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from . import kit
 
-SEEDS = "0:195" if "REDLOCK_AIO_FULL" in os.environ else "0:5"
+SEEDS = "0:100" if "REDLOCK_AIO_FULL" in os.environ else "0:5"
 AT_ONCE, WORKERS = 5, 5
 TTLS = (50, 100, 300, 1000, 3000)
 LONGEST_TTL = max(TTLS) / 1000
