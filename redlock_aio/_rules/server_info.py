@@ -35,6 +35,8 @@ class ServerInfo:
         appends: Whether it keeps an append-only file; ``None`` if the reply lacks it.
 
         clustered: Whether it is a node of a Cluster, even if it is the only one.
+
+        replicated: Whether a replica is connected to it.
     """
 
     version: str
@@ -46,6 +48,7 @@ class ServerInfo:
     promoted: bool = False
     appends: bool | None = None
     clustered: bool = False
+    replicated: bool = False
     fed: int = 0
     replid: str = ""
     epoch: int | None = None
@@ -55,7 +58,8 @@ class ServerInfo:
         lines = text.decode("utf-8", "replace").splitlines()
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
         policy = fields.get("maxmemory_policy", "noeviction")
-        limited = fields.get("maxmemory", "0") != "0"
+        # A service that hides the limit has one.
+        limited = fields.get("maxmemory") != "0"
         appends = fields.get("aof_enabled")
         fed = _number(fields.get("total_net_repl_input_bytes", "")) or 0
         # Set by REPLICAOF NO ONE, and cleared when no replica was connected for
@@ -71,6 +75,7 @@ class ServerInfo:
             promoted=promoted or fed > 0,
             appends=None if appends is None else appends != "0",
             clustered=fields.get("cluster_enabled") == "1",
+            replicated=fields.get("connected_slaves", "0") != "0",
             fed=fed,
             replid=fields.get("master_replid", "")[:REPLID_DIGITS] if promoted else "",
         )
@@ -138,6 +143,17 @@ class ServerInfo:
         return (
             f"its maxmemory-policy {self.evicts} may drop locks when memory runs out;"
             " only noeviction is safe"
+        )
+
+    @property
+    def caution_alone(self) -> str:
+        """A warning if it is the only master and not behind Sentinel; else empty."""
+        if not self.replicated:
+            return ""
+        return (
+            "it is the only master, and it has replicas: a failover ends all leases, and a program"
+            " learns of it only if its connection ends or its name moves; use three servers without"
+            " replicas, or name it through Sentinel"
         )
 
     @property

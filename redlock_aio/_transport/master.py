@@ -79,6 +79,8 @@ class MasterContext(NamedTuple):
     guard: Guard | None
     vouched: bool
     """Whether the operator guarantees that no master loses a lock."""
+    alone: bool
+    """Whether there is one master only."""
     neighbours: dict[str, "Master"]
     """The masters by the run_id of their servers."""
     client_name: str
@@ -131,6 +133,7 @@ class Master:
         self._described_at = -math.inf
         self._run_id = ""
         self._cautioned = ""
+        self._cautioned_alone = False
         self._untracked = ""
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
@@ -490,6 +493,10 @@ class Master:
         if caution and caution != self._cautioned:
             _warn(f"{self.name}: {caution}")
         self._cautioned = caution
+        told = self._cautioned_alone or self._route.notices_failovers or not self._context.alone
+        if info.caution_alone and not told:
+            self._cautioned_alone = True  # for good: replicas come and go
+            _warn(f"{self.name}: {info.caution_alone}")
 
     def _step_down(self, away: Bar) -> None:
         if self._connection is not None:

@@ -58,6 +58,8 @@ class Route:
     """Seconds for which a replaced master may continue to grant locks."""
     may_expire = False
     """Whether `is_confirmed` may end by itself, so that it has to be read for each command."""
+    notices_failovers = False
+    """Whether a replica that takes the place of the master is noticed."""
 
     def __init__(self, dialler: Dialler, client_name: str) -> None:
         self._dialler = dialler
@@ -120,6 +122,7 @@ class Sentinels(Route):
 
     outlives = confirmation.CONFIRMED_FOR
     may_expire = True
+    notices_failovers = True
 
     def __init__(
         self,

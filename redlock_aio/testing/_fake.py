@@ -92,6 +92,8 @@ class FakeMaster(Commands):
 
         fed: The bytes that it has received as a replica.
 
+        replicas: The number of replicas that are connected to it.
+
         clock_offset: By how many seconds its clock is ahead of those of other
             fake masters. It changes only the reported time; no key ends earlier.
     """

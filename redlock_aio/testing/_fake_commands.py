@@ -36,6 +36,7 @@ class Commands(KeyCommands):
         self.replica_before = False
         self.replid = run_id
         self.fed = 0
+        self.replicas = 0
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
         self._pushes = Pushes(self._notice)
@@ -155,6 +156,7 @@ class Commands(KeyCommands):
             "master_replid2": ("1" if self.replica_before else "0") * 40,
             "total_net_repl_input_bytes": self.fed,
             "aof_enabled": 0,
+            "connected_slaves": self.replicas,
         }
         return "".join(f"{key}:{value}\r\n" for key, value in fields.items()).encode()
 

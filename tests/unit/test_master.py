@@ -115,6 +115,45 @@ async def test_a_server_that_may_evict_keys_is_warned_of_once(
     assert caplog.text.count("m0: its maxmemory-policy allkeys-lru may drop locks") == 1
 
 
+ALONE = "it is the only master, and it has replicas"
+
+
+@pytest.mark.parametrize("guard", ["auto", "off"])
+async def test_the_only_master_is_warned_of_once_when_it_has_replicas(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture, guard: Any
+) -> None:
+    masters[0].replicas = 1
+    async with Redlock(masters[:1], restart_guard=guard) as redlock:
+        masters[0].cut()
+        await asyncio.sleep(1)
+        for replicas in (0, 2):
+            masters[0].replicas = replicas
+            await asyncio.sleep(100)
+        async with redlock.lock("r"):
+            pass
+    assert caplog.text.count(f"m0: {ALONE}") == 1
+
+
+async def test_a_replica_that_comes_later_is_noticed(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Redlock(masters[:1]):
+        assert ALONE not in caplog.text
+        masters[0].replicas = 1
+        await asyncio.sleep(100)
+        assert caplog.text.count(ALONE) == 1
+
+
+async def test_one_of_several_masters_may_have_replicas(
+    masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    for master in masters:
+        master.replicas = 1
+    async with Redlock(masters):
+        await asyncio.sleep(100)
+    assert not caplog.records
+
+
 async def test_the_log_tells_once_that_a_master_is_away_and_when_it_is_back(
     masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:

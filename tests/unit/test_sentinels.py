@@ -475,3 +475,12 @@ async def test_the_longer_quarantine_of_one_master_lengthens_no_others(
         assert "longer max_ttl" not in caplog.text
         carried = {(master.marker or "").split()[3] for master in (site.old, *others)}
         assert len(carried) == 1
+
+
+async def test_replicas_behind_sentinels_are_not_warned_of(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.old.replicas = 1
+    async with manager(site.service()):
+        await asyncio.sleep(20)
+    assert "replicas" not in caplog.text

@@ -93,7 +93,7 @@ def _server(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
 def _memory(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
     info = facts.info
     policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+    if info.get("maxmemory") != "0" and policy != "noeviction":
         yield Kind.EVICTION, f"its maxmemory-policy is {policy}"
     if wanted.guard not in RELYING:
         return
