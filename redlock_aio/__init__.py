@@ -10,12 +10,17 @@ from redlock_aio._api.lease import Lease as Lease
 from redlock_aio._api.lock import Lock as Lock
 from redlock_aio._api.redlock import Redlock as Redlock
 from redlock_aio._api.rw_lock import ReadWriteLock as ReadWriteLock
+from redlock_aio._api.semaphore import Semaphore as Semaphore
 from redlock_aio._api.watch import LockWatch as LockWatch
 from redlock_aio._protocol.lock_state import (
     FoundLocks as FoundLocks,
     LockState as LockState,
     MasterView as MasterView,
     Reader as Reader,
+)
+from redlock_aio._protocol.semaphore_state import (
+    SemaphoreState as SemaphoreState,
+    SemaphoreView as SemaphoreView,
 )
 from redlock_aio._rules.causes import LossCause as LossCause, NoVoteCause as NoVoteCause
 from redlock_aio._rules.lock_value import Holder as Holder
@@ -55,6 +60,9 @@ __all__ = (
     "Redlock",
     "RedlockError",
     "Retry",
+    "Semaphore",
+    "SemaphoreState",
+    "SemaphoreView",
     "Statistics",
     "Term",
     "Vote",

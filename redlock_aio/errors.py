@@ -8,6 +8,7 @@ token.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.blockers import Blockers
@@ -49,12 +50,15 @@ class LockNotAcquiredError(RedlockError):
             ``None`` if that is not known. A master that did not answer in time
             counts as free as soon as the first of the others.
 
+        permits: How many permits the semaphore has; ``None`` for other locks. The *holder*
+            is that of one permit, and *retry_after* the time until this one is free.
+
         hint: Advice for this case, if there is any; else empty.
     """
 
     _because = "held by others"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the facts of the error
         self,
         resources: Sequence[str],
         *,
@@ -63,6 +67,7 @@ class LockNotAcquiredError(RedlockError):
         votes: Sequence[Vote],
         holder: Holder | None = None,
         retry_after: int | None = None,
+        permits: int | None = None,
     ) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
         self.attempts: int = attempts
@@ -70,18 +75,27 @@ class LockNotAcquiredError(RedlockError):
         self.votes: tuple[Vote, ...] = tuple(votes)
         self.holder: Holder | None = holder
         self.retry_after: int | None = retry_after
+        self.permits: int | None = permits
         self.hint: str = ""
-        super().__init__(self.resources, attempts, elapsed, self.votes, holder, retry_after)
+        facts = (self.resources, attempts, elapsed, self.votes, holder, retry_after, permits)
+        super().__init__(*facts)
 
     def __str__(self) -> str:
         rounds = "1 round" if self.attempts == 1 else f"{self.attempts} rounds"
         granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
         enough = bool(self.votes) and granted >= majority(len(self.votes))
         because = "the answers came too late for the ttl" if enough else self._because
+        if self.permits is not None and because == LockNotAcquiredError._because:
+            because = f"all {self.permits} permits are held, or waited for"
+            if self.permits == 1:
+                because = "the only permit is held, or waited for"
         if is_final(self.votes):
             because = "the masters refuse permanently, so waiting does not help"
         if self.holder is not None:
-            because += f", now by {self.holder}"
+            one_of_many = self.permits is not None and self.permits > 1
+            because += (
+                f", one of them by {self.holder}" if one_of_many else f", now by {self.holder}"
+            )
         return (
             f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
             f" ({'; '.join(map(str, self.votes))})" + (f"; {self.hint}" if self.hint else "")
@@ -168,7 +182,7 @@ class LockNotHeldError(RedlockError):
         return f"{_names(self.resources)} not held: {self.reason}"
 
 
-def refusal(
+def refusal(  # noqa: PLR0913 - the facts of the error
     resources: tuple[str, ...],
     votes: tuple[Vote, ...],
     view: Blockers | None,
@@ -176,6 +190,7 @@ def refusal(
     attempts: int,
     began: float,
     now: float,
+    permits: int | None = None,
 ) -> LockNotAcquiredError:
     """Return the error for a lock that was not acquired, with the reasons in *votes* and *view*."""
     holder = retry_after = None
@@ -193,6 +208,7 @@ def refusal(
         votes=votes,
         holder=holder,
         retry_after=retry_after,
+        permits=permits,
     )
 
 
@@ -217,11 +233,8 @@ def _names(resources: Sequence[str]) -> str:
     return ", ".join(map(repr, resources))
 
 
-def _revive(
-    kind: type[LockNotAcquiredError],
-    facts: tuple[tuple[str, ...], int, int, tuple[Vote, ...], Holder | None, int | None],
-) -> LockNotAcquiredError:
-    resources, attempts, elapsed, votes, holder, retry_after = facts
+def _revive(kind: type[LockNotAcquiredError], facts: tuple[Any, ...]) -> LockNotAcquiredError:
+    resources, attempts, elapsed, votes, holder, retry_after, permits = facts
     return kind(
         resources,
         attempts=attempts,
@@ -229,4 +242,5 @@ def _revive(
         votes=votes,
         holder=holder,
         retry_after=retry_after,
+        permits=permits,
     )

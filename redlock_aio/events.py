@@ -21,7 +21,8 @@ Durations are milliseconds on the clock of leases, which also counts the time fo
 machine was suspended: waits and holds to the microsecond, the others in whole milliseconds. No
 event holds a token or a credential.
 
-Each event of a lock has a `Mode`, which tells readers from holders that are alone.
+Each event of a lock has a `Mode`, which tells readers and holders of permits from holders that
+are alone.
 """
 
 import logging
@@ -51,9 +52,10 @@ __all__ = (
     "log_to",
 )
 
-Mode: TypeAlias = Literal["exclusive", "shared"]
+Mode: TypeAlias = Literal["exclusive", "shared", "permit"]
 """
-How a lock is held or requested: ``"shared"`` by a reader, ``"exclusive"`` by any other holder.
+How a lock is held or requested: ``"shared"`` by a reader, ``"permit"`` by a holder of a permit of
+a semaphore, ``"exclusive"`` by any other holder.
 
 Later versions may add values. A listener should go on if it gets one that it does not know.
 """
@@ -70,7 +72,7 @@ class Waiting:
     Attributes:
         resources: The names that are requested.
 
-        mode: ``"shared"`` if a reader requests them, else ``"exclusive"``.
+        mode: How they are requested.
     """
 
     resources: tuple[str, ...]
@@ -93,7 +95,10 @@ class Acquired:
 
         fencing_token: As `Lease.fencing_token`; ``None`` if it has none.
 
-        mode: ``"shared"`` if the lease is that of a reader (`Lease.shared`), else ``"exclusive"``.
+        mode: How it has them, as `Lease.mode`.
+
+        permit: The number of the permit of a semaphore, as `Lease.permit`; ``None`` for other
+            locks.
     """
 
     resources: tuple[str, ...]
@@ -101,6 +106,7 @@ class Acquired:
     waited_ms: float
     fencing_token: int | None
     mode: Mode = "exclusive"
+    permit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +352,13 @@ _LEVELS: dict[type[_Logged], int] = {
 }
 
 
+def _names(event: _OfLock) -> str:
+    names = ", ".join(map(repr, event.resources))
+    if isinstance(event, Acquired) and event.permit is not None:
+        return f"permit {event.permit} of {names}"
+    return names
+
+
 def _line(event: _Logged) -> tuple[str, *tuple[object, ...]]:
     """Return the format of a log line, and its arguments."""
     if isinstance(event, Missed):
@@ -354,7 +367,7 @@ def _line(event: _Logged) -> tuple[str, *tuple[object, ...]]:
         return "%s", with_votes("no majority of the masters votes", event.votes)
     if isinstance(event, MajorityBack):
         return "a majority of the masters votes again, after %d ms", event.lost_ms
-    names = ", ".join(map(repr, event.resources))
+    names = _names(event)
     if isinstance(event, Waiting):
         return "%s: waiting", names
     if isinstance(event, Cancelled):

@@ -72,6 +72,7 @@ _FAIR = (
     "publish", "subscribe", "unsubscribe", "zadd", "zrem", "zrank", "zrange", "zrangebyscore",
 )  # fmt: skip
 _SHARED = ("zscore",)
+_SEMAPHORES = ("zcard",)
 _LINE = re.compile(rb"(\d{1,20}) (\d{1,20}) (\d{1,20}) ([^\n]+)\n")
 _LONGEST_ENTRY = 10**12
 _LONGEST_VALUE = 262_144
@@ -99,7 +100,9 @@ class Permissions:
     channels: tuple[str, ...]
 
 
-def permissions(*, fencing: bool = False, fair: bool = False, shared: bool = False) -> Permissions:
+def permissions(
+    *, fencing: bool = False, fair: bool = False, shared: bool = False, semaphores: bool = False
+) -> Permissions:
     """
     Return the permissions that locks need.
 
@@ -109,13 +112,17 @@ def permissions(*, fencing: bool = False, fair: bool = False, shared: bool = Fal
         fair: Whether some locks have ``fair=True``, or are inspected or released by force.
 
         shared: Whether some locks have ``shared=True``. These need also what *fair* does.
+
+        semaphores: Whether there are semaphores (``permits=``). These need also what *fair* does.
     """
-    if fair or shared:
+    fair = fair or shared or semaphores
+    if fair:
         keys, channels = ["redlock_aio:*"], ["redlock_aio:wake:*"]
     else:
         keys, channels = [MARKER_KEY, f"{DECLARED_KEY}*"], list[str]()
         keys += ["redlock_aio:fence:*"] if fencing else []
-    commands = [*_PLAIN, *(_FAIR if fair or shared else ()), *(_SHARED if shared else ())]
+    commands = [*_PLAIN, *(_FAIR if fair else ()), *(_SHARED if shared else ())]
+    commands += [name for name in _SEMAPHORES if semaphores and name not in commands]
     return Permissions(tuple(commands), _WAKING, tuple(keys), tuple(channels))
 
 

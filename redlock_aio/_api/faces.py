@@ -6,7 +6,9 @@ What the locks for asyncio, for threads and of the command line have in common.
 
 import asyncio
 import random
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypedDict
 
@@ -17,6 +19,13 @@ from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
 
 MOST_SPLITS = 10
 """The most attempts for a call that skips if others hold the lock, while no holder is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnThread:
+    """The thread that acquires a permit by `redlock_aio.sync`: it must not wait for itself."""
+
+    thread: threading.Thread
 
 
 class ReadArguments(TypedDict, total=False):
@@ -43,6 +52,7 @@ class CommonLockArguments(WriteArguments, total=False):
 
     fair: bool | None
     shared: bool
+    permits: int | None
     retry: Retry | None
 
 

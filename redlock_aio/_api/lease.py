@@ -24,11 +24,13 @@ from redlock_aio._engine.masters import MasterSet, votes
 from redlock_aio._engine.options import OnLost
 from redlock_aio._engine.session import Origin, Session
 from redlock_aio._protocol import lease_export
+from redlock_aio._protocol.primitives import Permit
 from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.quorum import OPEN, Vote
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+from redlock_aio.events import Mode
 
 T = TypeVar("T")
 
@@ -104,6 +106,22 @@ class Lease(OnlyForAsyncio):
     def shared(self) -> bool:
         """Whether other readers may hold the resource at the same time; see *shared*."""
         return self._hold.claim.key.is_share
+
+    @property
+    def mode(self) -> Mode:
+        """How it has the resource: ``"exclusive"``, ``"shared"`` or ``"permit"``."""
+        return self._hold.mode
+
+    @property
+    def permit(self) -> int | None:
+        """
+        The number of its permit of a semaphore, from 0 on; ``None`` for other locks.
+
+        Nobody else has this number while the lease is valid, so it may stand for one of
+        several equal things: a connection, a graphics card, a port.
+        """
+        key = self._hold.claim.key
+        return key.number if isinstance(key, Permit) else None
 
     @property
     def token(self) -> str:

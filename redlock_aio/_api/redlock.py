@@ -4,17 +4,18 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 from redis.asyncio import Redis
 
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.election import Election
-from redlock_aio._api.faces import ReadArguments
+from redlock_aio._api.faces import OwnThread, ReadArguments
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.reporting import announce
 from redlock_aio._api.rw_lock import ReadWriteLock
+from redlock_aio._api.semaphore import Semaphore
 from redlock_aio._api.watch import LockWatch
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
@@ -30,7 +31,14 @@ from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
-from redlock_aio._rules.validation import of_type, one_of, plain_function, positive, text
+from redlock_aio._rules.validation import (
+    MOST_PERMITS,
+    of_type,
+    one_of,
+    plain_function,
+    positive,
+    text,
+)
 from redlock_aio._transport.address import AnyDialler, addresses
 from redlock_aio.events import Acquired, Listener
 
@@ -178,6 +186,7 @@ class Redlock(OnlyForAsyncio):
         hold_at_least: int | timedelta = 0,
         fair: bool | None = None,
         shared: bool = False,
+        permits: int | None = None,
         fencing: bool | None = None,
         reentrant: bool = False,
         owner: object = None,
@@ -227,6 +236,11 @@ class Redlock(OnlyForAsyncio):
                 even by another library. It takes one resource, and none of *fencing*,
                 *hold_at_least*, *retry* and ``fair=False``.
 
+            permits: How many may hold the resource at the same time, 1 to 1 000, see
+                `semaphore` (default: it is no semaphore). A semaphore and a lock of the same
+                name are independent. It takes one resource, and none of *shared*,
+                *reentrant*, *owner*, *retry* and ``fair=False``.
+
             fencing: Whether the lease has a `Lease.fencing_token`, which is higher
                 than that of every earlier holder with *fencing* (default: as the
                 manager has it). It costs the masters more.
@@ -266,8 +280,8 @@ class Redlock(OnlyForAsyncio):
         if unknown:
             raise mistakes.unknown_options(unknown, called="lock()")
         given = (
-            ttl, wait, auto_extend, max_hold, hold_at_least, fair, shared, fencing, reentrant,
-            on_lost, retry, id(retry),
+            ttl, wait, auto_extend, max_hold, hold_at_least, fair, shared, permits, fencing,
+            reentrant, on_lost, retry, id(retry),
         )  # fmt: skip
         try:
             options, key = self._options.cached(*given), self._resources.known.get(resources)
@@ -275,6 +289,15 @@ class Redlock(OnlyForAsyncio):
             options, key = self._options.uncached(*given), None
         key = key or self._resources.keys(resources)
         packed = b"" if metadata is None else lock_value.packed(metadata)
+        if permits is not None:
+            if owner is not None and not isinstance(owner, OwnThread):
+                raise ValueError(
+                    f"owner must be None with permits={permits}:"
+                    " each acquisition has its own permit"
+                )
+            all_permits = self._resources.permits(key, permits)
+            spec = LockSpec(resources, all_permits, options, owner, packed)
+            return Semaphore(self._opener, spec, all_permits)
         held = self._resources.share(key) if shared else key
         return Lock(self._opener, LockSpec(resources, held, options, owner, packed))
 
@@ -302,6 +325,74 @@ class Redlock(OnlyForAsyncio):
             ValueError: An argument is invalid.
         """
         return ReadWriteLock(self.lock, resource, {**options, "on_lost": on_lost})
+
+    def semaphore(  # noqa: PLR0913 - the options of a semaphore, each with a default
+        self,
+        resource: str,
+        /,
+        *,
+        permits: int,
+        ttl: int | timedelta | None = None,
+        wait: int | timedelta | None = None,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        hold_at_least: int | timedelta = 0,
+        fencing: bool | None = None,
+        metadata: Mapping[str, object] | None = None,
+        on_lost: OnLost = "cancel",
+        **unknown: Unpack[mistakes.NoOptions],
+    ) -> Semaphore:
+        """
+        Return a semaphore: at most *permits* hold *resource* at the same time.
+
+        ``async with redlock.semaphore("api", permits=5) as lease:`` waits for a permit, whose
+        number is `Lease.permit`. Nothing is sent yet.
+
+        Args:
+            resource: The name, as for `lock`. A lock of the same name is independent.
+
+            permits: How many may hold it, 1 to 1 000. Programs that use different numbers hold at
+                most the largest of them together.
+
+            ttl: As for `lock`.
+
+            wait: As for `lock`.
+
+            auto_extend: As for `lock`.
+
+            max_hold: As for `lock`.
+
+            hold_at_least: As for `lock`. With it, a permit is used at most once in this time:
+                *permits* calls in each such time.
+
+            fencing: Whether the lease has a `Lease.fencing_token`, which is higher than that of
+                every earlier holder of the same permit (default: as the manager has it). Tokens
+                of different permits have no order.
+
+            metadata: As for `lock`.
+
+            on_lost: As for `lock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        if unknown:
+            raise mistakes.unknown_options(unknown, called="semaphore()")
+        made = self.lock(
+            resource,
+            permits=_as_permits(permits),
+            ttl=ttl,
+            wait=wait,
+            auto_extend=auto_extend,
+            max_hold=max_hold,
+            hold_at_least=hold_at_least,
+            fencing=fencing,
+            metadata=metadata,
+            on_lost=on_lost,
+        )
+        return cast("Semaphore", made)
 
     def election(
         self,
@@ -390,7 +481,7 @@ class Redlock(OnlyForAsyncio):
                 No call waits for a holder. Of several calls at the same moment one
                 runs, if necessary after a few attempts (10 at most) with the delays
                 of *retry*. If too few masters answer, the call raises an error and
-                does not skip.
+                does not skip. With *permits* a call skips if no permit is free.
 
             options: Those of `Redlock.lock`. With *skip_if_locked*, *wait* can only
                 be 0.
@@ -437,8 +528,8 @@ class Redlock(OnlyForAsyncio):
         Continue a lease that another process has handed over by `Lease.export`.
 
         The adopted lease gets a new token. Hence at most one of several adoptions
-        succeeds, and *exported* can't be used again. The resources, the ttl, the fencing
-        token and the rest of *max_hold* and *hold_at_least* stay the same. The manager
+        succeeds, and *exported* can't be used again. The resources, the permit, the ttl, the
+        fencing token and the rest of *max_hold* and *hold_at_least* stay the same. The manager
         must have the same masters and *key_prefix*.
 
         Masters that do not answer are asked again for as long as the lease can last.
@@ -478,6 +569,8 @@ class Redlock(OnlyForAsyncio):
         handed = lease_export.imported(exported)
         try:
             key = self._resources.keys(handed.resources)
+            if handed.permit is not None:
+                key = self._resources.permits(key, handed.permits).permit(handed.permit)
         except ValueError:
             key = None
         if key is None:  # raised here, so that no error about a name is its context
@@ -505,7 +598,8 @@ class Redlock(OnlyForAsyncio):
         if (emitter := session.emitter) is not None:
             waited = event_ms(masters.clock() - began)
             fence = handed.fence or None
-            event = Acquired(lease.resources, lease.fingerprint, waited, fence, hold.mode)
+            who, mode, permit = lease.fingerprint, lease.mode, lease.permit
+            event = Acquired(lease.resources, who, waited, fence, mode, permit)
             await announce(emitter, event, lease)
         return lease
 
@@ -572,6 +666,9 @@ class Redlock(OnlyForAsyncio):
         """
         Return the locks whose names begin with *prefix*, as `inspect` shows each of them.
 
+        Semaphores are found too, each with the number of its permits that are held
+        (`FoundLocks.semaphores`).
+
         Each master is scanned in small steps (``SCAN``, never ``KEYS``), which needs one
         permission more than `inspect`: ``+scan``. Without a *key_prefix*, all strings on the
         masters are looked at, also those of other programs. A lock that is acquired or
@@ -581,8 +678,8 @@ class Redlock(OnlyForAsyncio):
             prefix: How the names begin; the special characters of patterns have no meaning
                 in it.
 
-            limit: The most names to look at; if there are more, any of them may be left
-                out, and `FoundLocks.complete` is false.
+            limit: The most names of locks, and of semaphores, to look at; if there are
+                more, any of them may be left out, and `FoundLocks.complete` is false.
 
         Raises:
             RedlockError: The manager is closed, or belongs to another event loop
@@ -779,6 +876,7 @@ class OptionsCache:
         hold_at_least: int | timedelta,
         fair: bool | None,
         shared: bool,
+        permits: int | None,
         fencing: bool | None,
         reentrant: bool,
         on_lost: OnLost,
@@ -790,6 +888,9 @@ class OptionsCache:
         if of_type(shared, bool, name="shared"):
             _check_shared(hold_at_least, fair, fencing, retry)
             fair, fencing = True, False
+        if permits is not None:
+            _check_permits(_as_permits(permits), fair, shared, reentrant, retry)
+            fair = True
         ttl = min(timing.TTL, self._max_ttl) if ttl is None else ttl
         ttl = timing.at_most(timing.milliseconds(ttl, name="ttl"), self._max_ttl)
         return LockOptions(
@@ -801,6 +902,7 @@ class OptionsCache:
             on_lost=one_of(on_lost, ("cancel", "flag"), name="on_lost"),
             auto_extend=of_type(auto_extend, bool, name="auto_extend"),
             fair=fair is not None and of_type(fair, bool, name="fair"),
+            permits=int(permits or 0),  # that of a subclass need not be hashable
             reentrant=of_type(reentrant, bool, name="reentrant"),
             fencing=self._fencing if fencing is None else of_type(fencing, bool, name="fencing"),
             retry=self._retry if retry is None else of_type(retry, Retry, name="retry"),
@@ -819,3 +921,27 @@ def _check_shared(
         raise ValueError("fair must not be False with shared=True: readers wait in the fair queue")
     if retry is not None:
         raise ValueError("retry must be None with shared=True: readers wait in the fair queue")
+
+
+def _as_permits(permits: int) -> int:
+    """Raise an error if *permits* is no number of permits."""
+    if isinstance(of_type(permits, int, name="permits"), bool) or not 1 <= permits <= MOST_PERMITS:
+        raise ValueError(f"permits must be from 1 to {MOST_PERMITS}, not {permits}")
+    return permits
+
+
+def _check_permits(
+    permits: int, fair: bool | None, shared: bool, reentrant: bool, retry: Retry | None
+) -> None:
+    """Raise ValueError for an option that a semaphore can't have."""
+    with_permits = f"with permits={permits}"
+    if shared:
+        raise ValueError(f"shared must not be True {with_permits}: a semaphore has no readers")
+    if fair is not None and not fair:
+        raise ValueError(f"fair must not be False {with_permits}: its waiters wait in queues")
+    if reentrant:
+        raise ValueError(
+            f"reentrant must not be True {with_permits}: each acquisition has its own permit"
+        )
+    if retry is not None:
+        raise ValueError(f"retry must be None {with_permits}: its waiters wait in queues")

@@ -8,7 +8,7 @@ from typing import TypeVar
 from redlock_aio._api.lease import Lease
 from redlock_aio._engine.acquire.acquisition import is_overload
 from redlock_aio._engine.clock import clock_of
-from redlock_aio._engine.emitter import Emitter, event_ms, mode_of
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import running_loop
 from redlock_aio.errors import LockNotAcquiredError
@@ -32,7 +32,7 @@ async def reported(
     loop = running_loop()
     clock, task = clock_of(loop), asyncio.current_task(loop)
     began = clock()
-    requested = mode_of(shared=lock.key.is_share)
+    requested = lock.key.mode
     emitter.begin_acquiring(task, lock.resources, requested)
     try:
         lease = await obtain()
@@ -49,8 +49,8 @@ async def reported(
     if lease is not None and lease.hold_count <= 1:
         waited = event_ms(clock() - began)
         fence = lease.fencing_token if lock.options.fencing else None
-        mode = mode_of(shared=lease.shared)
-        event = Acquired(lease.resources, lease.fingerprint, waited, fence, mode)
+        who, mode, permit = lease.fingerprint, lease.mode, lease.permit
+        event = Acquired(lease.resources, who, waited, fence, mode, permit)
         await announce(emitter, event, lease if entered is None else entered)
     return lease
 

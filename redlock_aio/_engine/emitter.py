@@ -22,11 +22,6 @@ def event_ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def mode_of(*, shared: bool) -> Mode:
-    """Return the mode of a reader, or of any other holder, as events give it."""
-    return "shared" if shared else "exclusive"
-
-
 class Emitter:
     """Calls a listener, with one event at a time."""
 

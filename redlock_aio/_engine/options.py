@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from redlock_aio._protocol.primitives import LockKey
+from redlock_aio._protocol.primitives import LockKey, Permits
 from redlock_aio._rules.retry import Retry
 
 OnLost = Literal["cancel", "flag"]
@@ -28,6 +28,8 @@ class LockOptions:
     hold_at_least: int
     fair: bool
     fencing: bool
+    permits: int
+    """The number of permits of a semaphore; 0 for a lock."""
     reentrant: bool
     on_lost: OnLost
     retry: Retry
@@ -38,7 +40,7 @@ class LockSpec:
     """The resources of a lock, and its options, as the engine reads them."""
 
     resources: tuple[str, ...]
-    key: LockKey
+    key: LockKey | Permits
     options: LockOptions
     owner: object
     """The owner that shares its leases; ``None`` for the task that acquires."""

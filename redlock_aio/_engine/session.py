@@ -191,6 +191,7 @@ class Session:
             never_began=self._refuse,
             guard=guard,
             vouched=settings.restart_guard == "fsync-always",
+            alone=len(settings.diallers) == 1,
             neighbours={},
             client_name=(settings.stamp or this_process())[1:].decode(),
         )

@@ -1,5 +1,6 @@
 """The commands for masters, packed once into the bytes that all masters get."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -8,15 +9,15 @@ from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     DECLARE,
     ENQUEUE,
-    ENQUEUE_SHARED,
     EXTEND,
     LEAVE,
-    LEAVE_SHARED,
+    LEAVE_PERMIT,
     LOOK,
     LOOK_SHARED,
     MARK,
     RELEASE,
     REVOKE,
+    Script,
 )
 from redlock_aio._rules.fencing import KEPT
 
@@ -168,14 +169,19 @@ def subscription(client: bytes, *, begins: bool) -> bytes:
     return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
 
 
+PERMIT = b"redlock_aio:permit:"
+"""The prefix of the keys of permits, which have a number at their end."""
+
+
 def hash_tagged(key: bytes) -> bytes:
     """
     Return the end of the names of all keys that belong to *key*.
 
     The braces put these keys into the slot of *key* in a Redis Cluster. A key that
-    has a hash tag keeps it.
+    has a hash tag keeps it, and so does a permit: its number stays at the end.
     """
-    return b"=" + key if hash_tag(key) != key else b"{%b}" % key
+    keeps = hash_tag(key) != key or key.startswith(PERMIT)
+    return b"=" + key if keeps else b"{%b}" % key
 
 
 def hash_tag(key: bytes) -> bytes:
@@ -195,6 +201,27 @@ READS = b"r"
 
 def shares_key(key: bytes) -> bytes:
     return b"redlock_aio:shares:" + hash_tagged(key)
+
+
+@functools.lru_cache(1_000)
+def permit_keys(key: bytes) -> tuple[bytes, ...]:
+    """Return the *key* of a permit, that of its queue, and that of its semaphore's index."""
+    semaphore, _, _ = key.removeprefix(PERMIT).rpartition(b"#")
+    return (key, *queue_keys(key), b"redlock_aio:waiting:" + semaphore)
+
+
+def semaphore_of(key: bytes) -> bytes | None:
+    """Return the name of the semaphore with a permit of this *key*; ``None`` if there is none."""
+    head, _, number = key.removeprefix(PERMIT).rpartition(b"#")
+    name = head[1:] if head.startswith(b"=") else head[1:-1]
+    is_permit = key.startswith(PERMIT) and number.isdigit() and name != b""
+    return name if is_permit and hash_tagged(name) == head else None
+
+
+def decline(key: bytes, member: bytes) -> bytes:
+    """Return the command by which *member* leaves the queue of the permit with this *key*."""
+    keys = permit_keys(key)
+    return leave(keys, NO_MEMBER, member, keep_place=False, script=LEAVE_PERMIT)
 
 
 class QueueEntry(NamedTuple):
@@ -220,21 +247,20 @@ def enqueue(
     entry: QueueEntry,
     fence: tuple[bytes, ...] = (),
     *,
-    shared: bool = False,
+    script: Script = ENQUEUE,
 ) -> bytes:
     """
     Return the command that grants the lock to *token* if it is *entry*'s turn, else enqueues it.
 
     Args:
         keys: The keys of the locks, those of `queue_keys`, and with *fence* those of
-            the counters; for a share that of its shares.
+            the counters; for a share or a permit see its script.
 
         fence: The arguments for a fencing token, see `primitives.FencingCounter.proposed`.
 
-        shared: Whether the lock is shared with other readers.
+        script: The one for this kind of lock.
     """
     member, *numbers, first = entry
-    script = ENQUEUE_SHARED if shared else ENQUEUE
     head = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, b"%d" % ttl, member)
     return pack(*head, *[b"%d" % number for number in numbers], b"first" if first else b"", *fence)
 
@@ -246,22 +272,22 @@ def leave(
     *,
     keep_place: bool,
     keep_key: bool = False,
-    shared: bool = False,
+    script: Script = LEAVE,
 ) -> bytes:
     """
     Return the command that releases the lock if it is *token*'s, and wakes the next members.
 
     Args:
-        keys: The keys of the locks, and those of `queue_keys`; for a share that of its shares too.
+        keys: The keys of the locks, and those of `queue_keys`; for a share or a permit see its
+            script.
 
         keep_place: Whether *member* keeps its place in the queue.
 
         keep_key: Whether the member leaves the queue, but the lock stays until its ttl ends.
 
-        shared: Whether *token* has a share of the lock.
+        script: The one for this kind of lock.
     """
     how = b"kept" if keep_key else b"stay" if keep_place else b"go"
-    script = LEAVE_SHARED if shared else LEAVE
     return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
 
 

@@ -29,7 +29,7 @@ from redlock_aio._protocol.request import pack
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import KEPT
-from redlock_aio._rules.validation import MOST_RESOURCES, of_type, text
+from redlock_aio._rules.validation import MOST_PERMITS, MOST_RESOURCES, of_type, text
 
 VERSION = 1
 
@@ -84,6 +84,10 @@ class ExportedLease:
         max_hold: The ms after which the lease ends in any case, ``None`` for no limit.
 
         keep: The ms for which the resources stay locked even if the lease is released.
+
+        permit: The number of its permit, ``None`` for other locks.
+
+        permits: How many permits there are, 0 for other locks.
     """
 
     resources: tuple[str, ...]
@@ -96,6 +100,8 @@ class ExportedLease:
     member: bytes = b""
     max_hold: int | None = None
     keep: int = 0
+    permit: int | None = None
+    permits: int = 0
 
     @property
     def metadata(self) -> bytes:
@@ -132,6 +138,8 @@ def exported(handed: ExportedLease) -> LeaseText:
     }
     if handed.max_hold is not None:
         value["h"] = handed.max_hold
+    if handed.permit is not None:
+        value["p"] = handed.permit, handed.permits
     plain = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     return LeaseText(base64.urlsafe_b64encode(plain).decode().rstrip("="), handed.resources)
 
@@ -174,6 +182,9 @@ def _handed(fields: Mapping[str, object]) -> ExportedLease:
     if (member and _MEMBER.fullmatch(member.encode()) is None) or _BOOT.fullmatch(run) is None:
         raise ValueError
     ends = fields.get("h")
+    permit, permits = _permit(fields["p"]) if "p" in fields else (None, 0)
+    if permits and len(names) > 1:
+        raise ValueError
     return ExportedLease(
         resources=tuple(names),
         value=_value(_text(fields["t"])),
@@ -185,7 +196,18 @@ def _handed(fields: Mapping[str, object]) -> ExportedLease:
         member=member.encode(),
         max_hold=None if ends is None else _number(ends, 0, timing.LONGEST),
         keep=_number(fields["k"], 0, timing.LONGEST),
+        permit=permit,
+        permits=permits,
     )
+
+
+def _permit(given: object) -> tuple[int, int]:
+    """Return the number of a permit, and how many there are."""
+    if not isinstance(given, list):
+        raise TypeError
+    number, permits = given
+    permits = _number(permits, 1, MOST_PERMITS)
+    return _number(number, 0, permits - 1), permits
 
 
 def _number(value: object, least: int, most: int) -> int:

@@ -8,8 +8,8 @@ Nothing here waits, reads a clock or opens a socket.
 
 import json
 from collections import Counter as Count
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from redlock_aio._protocol import commands, primitives, replies
@@ -45,7 +45,7 @@ class Reader:
     remaining: int
 
     def __str__(self) -> str:
-        return f"{self.holder}, {_left(self.remaining)}"
+        return f"{self.holder}, {left_text(self.remaining)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,13 @@ class MasterView:
     def __str__(self) -> str:
         text = str(self.vote)
         if not self.kept_by:
-            return _harmless(text)
+            return harmless(text)
         who = _named(self.readers) if self.shared else str(self.holder)
         if self.answer is Answer.QUARANTINED:
-            return _harmless(f"{text}; keeps it for {who}, which does not count")
+            return harmless(f"{text}; keeps it for {who}, which does not count")
         if self.shared:
-            return _harmless(f"{self.master}: read by {who}")
-        return _harmless(f"{self.master}: held by {who}, {_left(self.remaining)}")
+            return harmless(f"{self.master}: read by {who}")
+        return harmless(f"{self.master}: held by {who}, {left_text(self.remaining)}")
 
     @property
     def kept_by(self) -> str:
@@ -226,7 +226,7 @@ class LockState:
                 more.insert(0, _named(self.readers))
         elif self.holder is not None:
             text = f"is held by {self.holder} {on}"
-            more.insert(0, _left(self.remaining))
+            more.insert(0, left_text(self.remaining))
             if self.holder.metadata:
                 more.append(json.dumps(self.holder.metadata, ensure_ascii=False))
         elif not self.certain:
@@ -235,29 +235,33 @@ class LockState:
             text = "is held by nobody: the votes are split"
         else:
             text = "is held by a minority only" if self._kept else "is held by nobody"
-        return _harmless(", ".join([text, *more]))
+        return harmless(", ".join([text, *more]))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLocks:
     """
-    The locks that `Redlock.find_locks` has found.
+    The locks and semaphores that `Redlock.find_locks` has found.
 
     Attributes:
         states: The state of each lock that any master keeps, in the order of their names.
 
-        complete: Whether no lock is missing: enough masters with a vote were scanned to
+        complete: Whether none is missing: enough masters with a vote were scanned to
             their ends, and have shown the states of the locks, and there was no more than the
             limit.
 
         votes: ``HELD`` or ``FREE`` for each master that was scanned, which says whether it
-            has keys of such locks; else why it was not, or why it has not shown the state of
-            a lock that is missing for that reason.
+            has keys of such locks or permits; else why it was not, or why it has not shown the
+            state of a lock that is missing for that reason.
+
+        semaphores: How many permits are held of each semaphore of which any master keeps one, by
+            name, in their order. `Semaphore.inspect` shows who holds them.
     """
 
     states: tuple[LockState, ...]
     complete: bool
     votes: tuple[Vote, ...]
+    semaphores: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 class KeyState(NamedTuple):
@@ -357,10 +361,7 @@ def view(of_master: MasterReply) -> MasterView:
     """Return the state of the lock on one master, without its token."""
     state = key_state(of_master.reply)
     if state is None:
-        reply = of_master.reply
-        if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
-            reply = Exception(f"a malformed reply: a {type(reply).__name__}")
-        vote = replies.vote(of_master.master, reply, replies.classify)
+        vote = no_reply_vote(of_master)
         return MasterView(vote.master, vote.answer, vote.detail)
     answer = Answer.FREE if state.value is None else Answer.HELD
     ends = state.value is not None and state.left < ENDLESS
@@ -380,6 +381,14 @@ def view(of_master: MasterReply) -> MasterView:
             for token, left in reversed(state.shares)
         ),
     )
+
+
+def no_reply_vote(of_master: MasterReply) -> Vote:
+    """Return why a master has not given the reply that was asked for."""
+    reply = of_master.reply
+    if not (isinstance(reply, NoReply | Exception) or reply is NOT_YET):
+        reply = Exception(f"a malformed reply: a {type(reply).__name__}")
+    return replies.vote(of_master.master, reply, replies.classify)
 
 
 def lock_state(resource: str, replies: Sequence[MasterReply]) -> LockState:
@@ -429,10 +438,10 @@ def _named(readers: Sequence[Reader]) -> str:
     return "; ".join(texts) or "readers"
 
 
-def _left(ms: int | None) -> str:
+def left_text(ms: int | None) -> str:
     return "without an end" if ms is None else f"{ms} ms left"
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Return *text* on one line: other programs write names and metadata."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -12,7 +12,7 @@ readers; its scripts keep a set of them.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import Extension, QueueEntry, hash_tagged
@@ -20,16 +20,25 @@ from redlock_aio._protocol.request import bulk, pack
 from redlock_aio._protocol.scripts import (
     ACQUIRE,
     ACQUIRE_ALL,
+    DROP_PERMITS,
+    ENQUEUE_PERMIT,
+    ENQUEUE_SHARED,
+    LEAVE_PERMIT,
+    LEAVE_SHARED,
     LIFT,
     RAISE,
     RELEASE,
     RESTORE_FENCED,
+    TAKE_PERMIT,
 )
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
 RESERVED = b"redlock_aio:"
 """The prefix of this library's keys on the masters other than the locks."""
+
+Mode: TypeAlias = Literal["exclusive", "shared", "permit"]
+"""How a lease has its resource: see `redlock_aio.events`, which gives it to listeners."""
 
 MOST_NAMES = 1_000
 """The number of names that are cached with their keys, so that each is checked once."""
@@ -139,6 +148,7 @@ FreeCommand: TypeAlias = "Callable[[Mutex, bytes], bytes]"
 class _Locked:
     __slots__ = ()
     is_share: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "exclusive"
     member_mark: ClassVar[bytes] = b""
     """The end of the name of each member of its queues."""
 
@@ -248,6 +258,7 @@ class Share:
 
     lock: Mutex
     is_share: ClassVar[bool] = True
+    mode: ClassVar[Mode] = "shared"
     member_mark: ClassVar[bytes] = commands.READS
     can_free: ClassVar[bool] = False
 
@@ -279,14 +290,15 @@ class Share:
         _counter: FencingCounter | None = None,
         _proposal: int = 0,
     ) -> bytes:
-        return commands.enqueue(with_queues(self), token, ttl, entry, shared=True)
+        return commands.enqueue(with_queues(self), token, ttl, entry, script=ENQUEUE_SHARED)
 
     def leave(
         self, token: bytes, member: bytes, *, keep_place: bool = False, keep_key: bool = False
     ) -> bytes:
         """Return the command that ends the share; *keep_key* is for locks without readers."""
         del keep_key
-        return commands.leave(with_queues(self), token, member, keep_place=keep_place, shared=True)
+        keys = with_queues(self)
+        return commands.leave(keys, token, member, keep_place=keep_place, script=LEAVE_SHARED)
 
     def release(self, token: bytes) -> bytes:
         return self.leave(token, commands.NO_MEMBER)
@@ -306,6 +318,143 @@ class Share:
 
 
 _share = functools.lru_cache(MOST_NAMES)(Share)  # one for all leases of its key
+
+
+class Permit(Mutex):
+    """
+    One permit of a semaphore: a lock with a number, whose waiters may come from other permits.
+
+    Attributes:
+        number: From 0 on.
+
+        of: All permits of the semaphore.
+    """
+
+    # No slots, which a `bytes` can't have: see `_permit` for how many there are.
+    can_free: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "permit"
+    number: int
+    of: "Permits"
+
+    def enqueue(
+        self,
+        token: bytes,
+        ttl: int,
+        entry: QueueEntry,
+        counter: FencingCounter | None = None,
+        proposal: int = 0,
+    ) -> bytes:
+        keys = commands.permit_keys(self)
+        more: tuple[bytes, ...] = (b"%d" % self.of.number,)
+        if counter is not None:
+            keys, more = (*keys, *counter.keys), (*more, *counter.proposed(proposal))
+        return commands.enqueue(keys, token, ttl, entry, more, script=ENQUEUE_PERMIT)
+
+    def leave(
+        self, token: bytes, member: bytes, *, keep_place: bool = False, keep_key: bool = False
+    ) -> bytes:
+        return commands.leave(
+            commands.permit_keys(self),
+            token,
+            member,
+            keep_place=keep_place,
+            keep_key=keep_key,
+            script=LEAVE_PERMIT,
+        )
+
+    def release(self, token: bytes) -> bytes:
+        return self.leave(token, commands.NO_MEMBER)
+
+    def free(self, token: bytes) -> bytes:
+        """Return `release`, which hands the permit over."""
+        return self.release(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """
+    All permits of a semaphore, of which a holder has one.
+
+    Args:
+        name: The key that belongs to the resource. It is used by no semaphore: locks of the same
+            name are independent.
+
+        number: How many permits there are.
+    """
+
+    name: Mutex
+    number: int
+    is_share: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "permit"
+    can_free: ClassVar[bool] = False
+    each: ClassVar[tuple[Mutex, ...]] = ()
+    """None: no lock of this process has its keys."""
+
+    def permit(self, number: int) -> Permit:
+        return _permit(self, number)
+
+    def numbered(self, key: bytes) -> Permit | None:
+        """Return the permit with this *key*, if it is one of these."""
+        head, _, number = key.rpartition(b"#")
+        if head != self._head or not number.isdigit() or int(number) >= self.number:
+            return None
+        return self.permit(int(number))
+
+    def take(
+        self,
+        token: bytes,
+        ttl: int,
+        order: tuple[int, int],
+        not_after: int,
+        lead: int | None = None,
+        proposal: int = 0,
+    ) -> bytes:
+        """
+        Return the command that grants *token* any permit, if nobody waits for one.
+
+        Args:
+            order: The number of the permit to try first, and how far it is to the next.
+
+            not_after: As in `QueueEntry`.
+
+            lead: That of the fencing counters, with *proposal*; ``None`` without fencing tokens.
+        """
+        head = _take_head(self, lead)
+        numbers = [b"%d" % number for number in (ttl, self.number, *order, not_after)]
+        if lead is None:
+            return head + bulk(token, *numbers)
+        fence = self.permit(0).counter(lead).proposed(proposal)
+        return head + bulk(token, *numbers, *fence)
+
+    def drop(self, token: bytes, keep: int | None = None) -> bytes:
+        """Return the command that frees each permit that *token* has, but the one with *keep*."""
+        keys = commands.permit_keys(self.permit(0))
+        kept = b"" if keep is None else b"%d" % keep
+        head = (b"EVALSHA", DROP_PERMITS.sha, b"%d" % len(keys), *keys, token)
+        return pack(*head, b"%d" % self.number, kept, commands.CHANNEL)
+
+    @property
+    def _head(self) -> bytes:
+        return commands.PERMIT + hash_tagged(self.name)
+
+
+@functools.lru_cache(MOST_NAMES)
+def _permit(permits: Permits, number: int) -> Permit:
+    key = Permit(b"%b%b#%d" % (commands.PERMIT, hash_tagged(permits.name), number))
+    key.number, key.of = number, permits
+    return key
+
+
+@functools.lru_cache(MOST_NAMES)
+def _take_head(permits: Permits, lead: int | None) -> bytes:
+    """Return the part of `Permits.take` that all acquisitions have in common."""
+    first = permits.permit(0)
+    keys = commands.permit_keys(first)
+    fenced = () if lead is None else first.counter(lead).keys
+    arguments = 6 if lead is None else 9
+    names = bulk(b"EVALSHA", TAKE_PERMIT.sha, b"%d" % (len(keys) + len(fenced)), *keys, *fenced)
+    return b"*%d\r\n%b" % (3 + len(keys) + len(fenced) + arguments, names)
+
 
 LockKey: TypeAlias = Mutex | JointMutex | Share
 """What one lease holds on the masters."""
@@ -360,6 +509,11 @@ class Resources:
         if len(key.each) > 1:
             raise ValueError(f"shared=True takes one resource, not {len(key.each)}")
         return _share(key.each[0])
+
+    def permits(self, key: Mutex | JointMutex, number: int) -> Permits:
+        if len(key.each) > 1:
+            raise ValueError(f"permits={number} takes one resource, not {len(key.each)}")
+        return Permits(key.each[0], int(number))
 
     def _joint(self, resources: tuple[str, ...]) -> JointMutex:
         if not 1 < len(resources) <= MOST_RESOURCES:

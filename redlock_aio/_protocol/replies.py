@@ -112,11 +112,16 @@ def changed(push: object) -> Sequence[bytes] | None:
     return [key for key in push[1] if isinstance(key, bytes)] if isinstance(push[1], list) else ()
 
 
-def called(push: object) -> bytes:
-    """Return the member of a queue that a *push* wakes; empty if it wakes none."""
+def called(push: object) -> tuple[bytes, bytes]:
+    """
+    Return the member of a queue that a *push* wakes, and the permit for which it waits now.
+
+    The first is empty if the push wakes nobody, the second if the lock has no permits.
+    """
     if isinstance(push, list) and len(push) == 3 and push[0] == b"message":
-        return push[2] if isinstance(push[2], bytes) else b""
-    return b""
+        member, _, permit = push[2].partition(b" ") if isinstance(push[2], bytes) else (b"", 0, b"")
+        return member, permit
+    return b"", b""
 
 
 def held(reply: object) -> tuple[bytes, float] | None:
@@ -162,6 +167,8 @@ class Queued(NamedTuple):
         counter: The value of the counter, if the lock was granted with one; else 0.
 
         in_queue: Whether the member is in the queue, if it is granted the lock.
+
+        moved: The number of the permit to whose queue the master has moved the member.
     """
 
     standing: Position
@@ -170,6 +177,7 @@ class Queued(NamedTuple):
     holder: bytes | None
     counter: int
     in_queue: bool = True
+    moved: int | None = None
 
 
 _SAID = (
@@ -178,7 +186,9 @@ _SAID = (
     Position.BEHIND,
     Position.FULL,
     Position.FAILED,
+    Position.BEHIND,
 )
+_MOVED = 5
 
 
 def granted_outside_queue(reply: object) -> int | None:
@@ -201,17 +211,50 @@ def queued(reply: object) -> Queued | None:
     what, left, now, holder, counter = reply
     if {type(number) for number in (what, left, now, counter)} != {int}:
         return None
-    if not (0 <= what < len(_SAID) and -3 < left <= NEVER):
+    least = 0 if what == _MOVED else -2
+    known = 0 <= what < len(_SAID) and least <= left <= NEVER
+    if not (known and 0 <= now < NEVER and 0 <= counter < NEVER):
         return None
-    if not (0 <= now < NEVER and 0 <= counter < NEVER):
-        return None
-    return Queued(
-        _SAID[what],
-        left / 1000 if left >= 0 else math.inf,
-        now,
-        holder if isinstance(holder, bytes) else None,
-        counter,
-    )
+    value = holder if isinstance(holder, bytes) else None
+    if what == _MOVED:
+        return Queued(_SAID[what], math.inf, now, None, 0, moved=left)
+    return Queued(_SAID[what], left / 1000 if left >= 0 else math.inf, now, value, counter)
+
+
+class Taken(NamedTuple):
+    """
+    The reply to `primitives.Permits.take`.
+
+    Attributes:
+        granted: Whether a permit was granted.
+
+        number: That of the permit, or of one to wait for.
+
+        counter: The value of its counter, if it was granted with one; else 0.
+
+        holder: Its value, if it is held.
+
+        left: Its remaining seconds then, infinite if it does not end.
+    """
+
+    granted: bool
+    number: int
+    counter: int
+    holder: bytes | None
+    left: float
+
+
+def taken(reply: object) -> Taken | NoReply:
+    """Parse the reply to `primitives.Permits.take`; a `NoReply` if it names no permit."""
+    if not isinstance(reply, list) or len(reply) != 6:
+        return classify(reply)
+    code, number, _, counter, left, holder = reply
+    if not (type(code) is type(number) is type(counter) is type(left) is int):
+        return classify(reply)
+    if code not in (0, 1) or not (0 <= number < NEVER and 0 <= counter < NEVER > left):
+        return NoReply(Answer.ERROR, "it got the request too late")
+    value = holder if isinstance(holder, bytes) else None
+    return Taken(code == 0, number, counter, value, left / 1000 if left >= 0 else math.inf)
 
 
 def scanned(reply: object) -> tuple[bytes, list[bytes]] | None:

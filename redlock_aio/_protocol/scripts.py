@@ -36,11 +36,15 @@ ACQUIRE = Script("acquire", "get")
 ACQUIRE_ALL = Script("acquire_all", "get")
 ADOPT = Script("adopt")
 DECLARE = Script("declare")
+DROP_PERMITS = Script("drop_permits", "get", "clean", "permits")
 ENQUEUE = Script("enqueue", "get", "clean")
+ENQUEUE_PERMIT = Script("enqueue_permit", "get", "clean", "permits")
 ENQUEUE_SHARED = Script("enqueue_shared", "get", "clean", "shared", "shares")
 EXTEND = Script("extend", "shared", "shares")
 INSPECT = Script("inspect", "get", "shared")
+INSPECT_PERMITS = Script("inspect_permits", "get")
 LEAVE = Script("leave", "get", "wake")
+LEAVE_PERMIT = Script("leave_permit", "get", "clean", "permits")
 LEAVE_SHARED = Script("leave_shared", "get", "shared", "shares", "wake")
 LIFT = Script("lift")
 LOOK = Script("look", "get")
@@ -50,7 +54,9 @@ RAISE = Script("raise")
 RELEASE = Script("release", "get")
 RESTORE_FENCED = Script("restore_fenced")
 REVOKE = Script("revoke", "get", "shared")
+TAKE_PERMIT = Script("take_permit", "get", "clean", "permits")
 SCRIPTS = (
-    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, ENQUEUE, ENQUEUE_SHARED, EXTEND, INSPECT, LEAVE,
-    LEAVE_SHARED, LIFT, LOOK, LOOK_SHARED, MARK, RAISE, RELEASE, RESTORE_FENCED, REVOKE,
+    ACQUIRE, ACQUIRE_ALL, ADOPT, DECLARE, DROP_PERMITS, ENQUEUE, ENQUEUE_PERMIT, ENQUEUE_SHARED,
+    EXTEND, INSPECT, INSPECT_PERMITS, LEAVE, LEAVE_PERMIT, LEAVE_SHARED, LIFT, LOOK, LOOK_SHARED,
+    MARK, RAISE, RELEASE, RESTORE_FENCED, REVOKE, TAKE_PERMIT,
 )  # fmt: skip

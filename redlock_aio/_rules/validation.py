@@ -10,6 +10,9 @@ LONGEST_RESOURCE = 512
 MOST_RESOURCES = 100
 """The most resources that are locked together: a master is blocked while it locks them."""
 
+MOST_PERMITS = 1_000
+"""The most permits of a semaphore: a master looks at all of them where few are free."""
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -213,9 +213,13 @@ def keys(masters: Iterable[FakeMaster]) -> list[dict[str, str]]:
 
 
 def locks(masters: Iterable[FakeMaster]) -> dict[str, str]:
-    """Return the locks that any master has, by key."""
+    """Return the locks and the permits that any master has, by key."""
     found = {key: value for master in masters for key, value in master.keys.items()}
-    return {key: value for key, value in found.items() if not key.startswith("redlock_aio:")}
+    return {
+        key: value
+        for key, value in found.items()
+        if not key.startswith("redlock_aio:") or key.startswith("redlock_aio:permit:")
+    }
 
 
 def locks_of_each(masters: Iterable[FakeMaster]) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import pytest
 from redlock_aio import Answer, FoundLocks, Redlock, RedlockError
 from redlock_aio._engine.admin import scan
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.scripts import INSPECT, Script
+from redlock_aio._protocol.scripts import INSPECT, INSPECT_PERMITS, Script
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -55,6 +55,58 @@ async def test_only_names_with_the_key_prefix(masters: list[FakeMaster]) -> None
     async with Redlock(masters, key_prefix="app:") as redlock, redlock.lock("x"):
         assert names(await redlock.find_locks()) == ["x"]
         assert names(await redlock.find_locks("o")) == []
+
+
+async def test_semaphores_are_found_with_the_number_of_their_permits(redlock: Redlock) -> None:
+    lock, other = redlock.lock("api:1"), redlock.semaphore("other", permits=1)
+    semaphore, braces = (redlock.semaphore(name, permits=5) for name in ("api", "api:{b}#1"))
+    async with semaphore as lease, semaphore, braces, lock, other:
+        found = await redlock.find_locks()
+        assert (names(found), found.complete) == (["api:1"], True)
+        assert dict(found.semaphores) == {"api": 2, "api:{b}#1": 1, "other": 1}
+        found = await redlock.find_locks("api:")
+        assert (names(found), dict(found.semaphores)) == (["api:1"], {"api:{b}#1": 1})
+        found = await redlock.find_locks("api")
+        assert [*found.semaphores] == ["api", "api:{b}#1"]
+        assert lease.token not in repr(found)
+        found = await redlock.find_locks("a", limit=1)
+        assert (len(found.semaphores), found.complete) == (1, False)
+        assert (await redlock.find_locks("redlock_aio:")).semaphores == {}
+    found = await redlock.find_locks()
+    assert (found.states, found.semaphores, found.complete) == ((), {}, True)
+
+
+async def test_only_semaphores_with_the_key_prefix(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async with (
+        Redlock(masters, restart_guard="off", key_prefix="app:") as app,
+        app.semaphore("x", permits=2),
+        redlock.semaphore("y", permits=2),
+    ):
+        assert dict((await app.find_locks()).semaphores) == {"x": 1}
+        assert dict((await redlock.find_locks()).semaphores) == {"app:x": 1, "y": 1}
+
+
+async def test_a_permit_on_one_master_is_found(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    occupy(masters[:1], "redlock_aio:permit:{left over}#3")
+    occupy(masters[:1], "redlock_aio:permit:{no number}#x")
+    assert (await redlock.find_locks()).semaphores == {"left over": 0}
+
+
+async def test_semaphores_that_can_not_be_inspected_make_it_incomplete(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters, "redlock_aio:permit:{api}#3")
+    for master in masters[:3]:
+        refuse(master, INSPECT_PERMITS)
+    found = await redlock.find_locks("api")
+    assert dict(found.semaphores) == {"api": 0}
+    for master in masters[3:]:
+        refuse(master, INSPECT_PERMITS)
+    found = await redlock.find_locks("api")
+    assert (found.semaphores, found.complete) == ({}, False)
+    assert "NOPERM" in found.votes[0].detail
 
 
 @pytest.mark.parametrize("prefix", ["*", "?", "[a]", "\\", "^", "a*", "[", "]", "\\*", "a b"])

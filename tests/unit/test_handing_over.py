@@ -81,6 +81,31 @@ async def test_an_adopted_lease_can_be_exported_again(
     await lease.release()
 
 
+@pytest.mark.usefixtures("all_freed")
+async def test_a_permit_is_handed_over_with_its_number(redlock: Redlock, there: Redlock) -> None:
+    """Also to a manager that has used no semaphore, and while others wait for a permit."""
+    semaphore = redlock.semaphore("r", permits=2, ttl=5_000, fencing=True)
+    first: Lease = await semaphore.acquire()
+    second = await asyncio.create_task(semaphore.acquire())
+    waiter = asyncio.create_task(semaphore.acquire())
+    await asyncio.sleep(0.1)
+    number, token = second.permit, second.fencing_token
+    for manager in (there, redlock):
+        second = await manager.adopt(second.export())
+        assert (second.permit, second.fencing_token) == (number, token)
+        assert (second.resources, second.mode) == (("r",), "permit")
+    await asyncio.sleep(6)  # it is extended like any other lease
+    assert second.valid
+    assert not waiter.done()
+    began = now()
+    await second.release()
+    third = await waiter
+    assert now() - began < 0.2
+    assert (third.permit, third.fencing_token > token) == (number, True)
+    await third.release()
+    await first.release()
+
+
 async def test_others_see_the_adopter_and_its_metadata(redlock: Redlock, there: Redlock) -> None:
     for given, seen in ((None, {"job": "x"}), ({"b": 2}, {"b": 2}), ({}, {})):
         lease = await redlock.lock("r", metadata={"job": "x"}).acquire()

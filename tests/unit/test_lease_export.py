@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from redlock_aio._protocol.lease_export import (
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.timing import LONGEST as LONGEST_TIME
-from redlock_aio._rules.validation import LONGEST_RESOURCE, MOST_RESOURCES
+from redlock_aio._rules.validation import LONGEST_RESOURCE, MOST_PERMITS, MOST_RESOURCES
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from . import kit
@@ -60,6 +61,14 @@ any_lease = st.builds(
     max_hold=st.none() | times,
     keep=times,
 )
+any_permit = st.builds(
+    lambda lease, number, more: replace(
+        lease, resources=lease.resources[:1], permit=number, permits=number + more
+    ),
+    any_lease,
+    st.integers(min_value=0, max_value=MOST_PERMITS - 3),
+    st.integers(min_value=1, max_value=3),
+)
 
 
 def encoded(text: str) -> str:
@@ -84,7 +93,7 @@ def refusal(text: Any) -> str:
     return str(error)
 
 
-@given(handed=any_lease)
+@given(handed=any_lease | any_permit)
 def test_an_import_returns_what_was_exported(handed: ExportedLease) -> None:
     text = exported(handed)
     assert imported(text) == imported(str(text)) == handed
@@ -152,6 +161,10 @@ WRONG: dict[str, list[object]] = {
     "m": [None, 7, "x", "/1", "ab/", "ab/1/", "ab/x", "AB/1", "ab/1\n", "a" * 33 + "/1"],
     "h": [-1, 1.0, True, "", LONGEST_TIME + 1],
     "k": [None, -1, 1.0, True, LONGEST_TIME + 1],
+    "p": [
+        None, 7, "ab", {}, [], [0], [0, 1, 1], [-1, 5], [5, 5], [0, 0], [True, 5], [0, True],
+        [0, 1.0], ["0", 5], [0, None], [0, MOST_PERMITS + 1],
+    ],
 }  # fmt: skip
 """For each field of a text, values that it can't have."""
 
@@ -164,11 +177,19 @@ def test_a_text_with_an_impossible_field_or_without_it_is_refused(field: str) ->
         text = encoded(json.dumps({**whole, field: wrong}))
         other_version = field == "v" and wrong in (0, 2)
         assert refusal(text) == (OTHER_VERSION if other_version else DAMAGED), wrong
-    del whole[field]
+    whole.pop(field, None)  # that of a lock has no permit
     if field == "h":  # a lease without max_hold
         assert imported(encoded(json.dumps(whole))).max_hold is None
+    elif field == "p":  # a lock
+        assert imported(encoded(json.dumps(whole))).permit is None
     else:
         assert refusal(encoded(json.dumps(whole))) == DAMAGED
+
+
+def test_the_permit_of_several_resources_is_refused() -> None:
+    several = {**fields(), "r": ["a", "b"]}
+    assert imported(encoded(json.dumps(several))).resources == ("a", "b")
+    assert refusal(encoded(json.dumps({**several, "p": [0, 1]}))) == DAMAGED
 
 
 def test_a_text_that_is_no_lease_is_refused() -> None:

@@ -99,6 +99,17 @@ def test_a_server_with_an_objection_has_no_vote_and_one_with_a_caution_has() -> 
     assert "allkeys-lru" in info(maxmemory="1048576", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="0", maxmemory_policy="allkeys-lru").caution
     assert not info(maxmemory="1", maxmemory_policy="noeviction").caution
+    # A service that hides the limit has one; one that hides the policy is not judged.
+    assert "volatile-lru" in info(maxmemory_policy="volatile-lru").caution
+    assert not info(maxmemory_policy="noeviction").caution
+    assert not info(maxmemory="1").caution
+
+
+def test_a_caution_for_a_single_master_with_replicas() -> None:
+    for absent in ({}, {"connected_slaves": "0"}):
+        assert not info(**absent).caution_alone
+    assert "has replicas" in info(connected_slaves="2").caution_alone
+    assert not info(connected_slaves="2").caution
 
 
 SHOWS_VALUES = (

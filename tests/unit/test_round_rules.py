@@ -88,7 +88,7 @@ class NotedWaiter:
         self.calls: list[int] = []
         self.losses: list[int] = []
 
-    def called(self, master: int) -> None:
+    def called(self, master: int, _permit: bytes) -> None:
         self.calls.append(master)
 
     def forgotten(self, master: int) -> None:
@@ -109,12 +109,13 @@ def fair_waiter(master_set: MasterSet, *counters: int, fencing: bool = True) -> 
         hold_at_least=0,
         fair=True,
         fencing=fencing,
+        permits=0,
         reentrant=False,
         on_lost="cancel",
         retry=Retry(),
     )
     lock = LockSpec(("r",), KEY, options, None, b"")
-    waiter = FairWaiter(fair_queue(master_set), lock, patient=True)
+    waiter = FairWaiter(fair_queue(master_set), lock, KEY, patient=True)
     waiter._proposed_at = -math.inf
     for master, counter in enumerate(counters):
         number = waiter.ticket.ask(master, now())

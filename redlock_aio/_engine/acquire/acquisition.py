@@ -16,16 +16,18 @@ With *fair* the masters keep the queue: see `fair_waiter`.
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
 from redlock_aio._engine.masters import Link, votes
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
-from redlock_aio._engine.wait import fair_waiter
+from redlock_aio._engine.wait import fair_waiter, permit
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
+from redlock_aio._protocol.primitives import Permits
 from redlock_aio._rules.absence import Absence
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
@@ -132,7 +134,10 @@ class Acquisition:
 
     async def _acquire_fairly(self) -> Claim:
         queues, since = self.session.fair_queue, self._asking_since
-        return await fair_waiter.acquire(queues, self._lock, self._budget, since)
+        lock, key = self._lock, self._lock.key
+        if isinstance(key, Permits):
+            return await permit.acquire(queues, lock, key, self._budget, since)
+        return await fair_waiter.acquire(queues, lock, key, self._budget, since)
 
     async def _know_the_time(self) -> None:
         if not (masters := self._masters).closed:
@@ -226,6 +231,8 @@ class Acquisition:
         if masters.closed:
             masters.check_open()
         key, ttl = lock.key, lock.options.ttl
+        if TYPE_CHECKING:
+            assert not isinstance(key, Permits)  # semaphores are fair
         if not is_repeated:
             self.attempts += 1
         token = masters.token() + masters.stamp + lock.metadata

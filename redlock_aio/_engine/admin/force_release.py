@@ -95,7 +95,7 @@ class ForcedRelease:
         Returns:
             Whether the lock was held on any master.
         """
-        asked = Inspection(self._masters, self._key)
+        asked = Inspection(self._masters, lock_state.inspect(self._key))
         await asked.run()
         states = [lock_state.key_state(reply) for reply in asked.replies]
         objections = [lock_state.objection(reply) for reply in asked.replies]
@@ -163,8 +163,7 @@ class ForcedRelease:
 
     async def _free(self, revoked: Sequence[ClearingRelease]) -> None:
         """Release the revocations, which wakes the fair queues, and notify local waiters."""
-        keys = (self._key, *commands.queue_keys(self._key))
-        free = commands.leave(keys, self._instead, commands.NO_MEMBER, keep_place=True)
+        free = self._key.leave(self._instead, commands.NO_MEMBER)
         freed = ClearingRelease(self._masters, Claim(self._key, self._instead, self._lives), free)
         masters = self._masters
         masters.flush()

@@ -9,19 +9,26 @@ only if it is connected, not quarantined, and answers within the master timeout.
 
 from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._engine.session import Session, majority_is_known
-from redlock_aio._protocol import commands, lock_state, replies
+from redlock_aio._protocol import commands, lock_state, replies, semaphore_state
 from redlock_aio._protocol.lock_state import LockState, MasterReply
+from redlock_aio._protocol.primitives import Permits
 from redlock_aio._protocol.request import NoReply, QuarantineRule
+from redlock_aio._protocol.semaphore_state import SemaphoreState
 from redlock_aio._rules.quorum import OK, WON, Answer
 from redlock_aio.errors import unavailable
 
 
 class Inspection:
-    """The state of a lock on each master, which is known when all have answered."""
+    """
+    The state of a lock or a semaphore on each master, which is known when all have answered.
+
+    Args:
+        payload: The command that reads it.
+    """
 
     __slots__ = ("_at", "_masters", "_round", "began", "quarantines")
 
-    def __init__(self, masters: MasterSet, key: bytes) -> None:
+    def __init__(self, masters: MasterSet, payload: bytes) -> None:
         self._masters = masters
         self.began = masters.clock()
         self._at = at = [0.0] * len(masters.links)
@@ -34,7 +41,6 @@ class Inspection:
             quarantines[master] = masters.links[master].quarantine
             return reply
 
-        payload = lock_state.inspect(key)
         self._round = Query(masters.links, payload, count=note, enough=_is_complete, repeat=True)
 
     async def run(self) -> None:
@@ -60,9 +66,15 @@ def _is_complete(round: Round) -> bool:
 
 
 async def inspect(masters: MasterSet, resource: str, key: bytes) -> LockState:
-    asked = Inspection(masters, key)
+    asked = Inspection(masters, lock_state.inspect(key))
     await asked.run()
     return lock_state.lock_state(resource, asked.master_replies())
+
+
+async def inspect_permits(masters: MasterSet, resource: str, permits: Permits) -> SemaphoreState:
+    asked = Inspection(masters, semaphore_state.inspect(permits))
+    await asked.run()
+    return semaphore_state.semaphore_state(resource, permits.number, asked.master_replies())
 
 
 async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim
-from redlock_aio._engine.emitter import Emitter, event_ms, mode_of
+from redlock_aio._engine.emitter import Emitter, event_ms
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
+from redlock_aio._protocol.primitives import Permit
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, LeaseState, State
@@ -115,6 +116,8 @@ class HeldLease(LeaseState):
         if claim.key.is_share:
             names = ", ".join(map(repr, self.resources))
             raise RedlockError(f"{names} can't be handed over: the lock is shared with readers")
+        key = claim.key
+        permit, permits = (key.number, key.of.number) if isinstance(key, Permit) else (None, 0)
         return ExportedLease(
             self.resources,
             claim.token,
@@ -126,12 +129,14 @@ class HeldLease(LeaseState):
             member=claim.member,
             max_hold=None if self.ends == math.inf else timing.remaining(self.ends, now),
             keep=math.ceil(max(self.keep_until - now, 0.0) * 1000),
+            permit=permit,
+            permits=permits,
         )
 
     @property
     def mode(self) -> Mode:
         """The mode that its events give."""
-        return mode_of(shared=self.claim.key.is_share)
+        return self.claim.key.mode
 
     def extended_event(self, ttl: int, before: int) -> Extended:
         """Return the event of an extension to *ttl* that came *before* ms before the loss."""

@@ -5,7 +5,7 @@ A lease belongs to the *owner* of its lock, or without one to the task that has 
 or entered it. A share needs no request to the masters; the last release releases the lock.
 An acquisition that would wait for its own holder for ever raises an error. So does one that
 wants a lock which its own holder reads: two readers that waited for that would wait for each
-other.
+other; and one that waits for a permit while its own task holds all of them.
 """
 
 import asyncio
@@ -17,10 +17,17 @@ from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait.local_queue import LocalQueues
+from redlock_aio._protocol.primitives import Permit, Permits
 from redlock_aio._rules import lock_value, membership
-from redlock_aio.errors import LockNotAcquiredError, RedlockError
+from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
 
 T = TypeVar("T")
+
+MORE = (
+    "wait for longer (wait=), allow more of them (permits=), or see who holds them:"
+    " Semaphore.inspect()"
+)
+"""What to do if no permit is free."""
 
 
 def find_shared(
@@ -32,7 +39,7 @@ def find_shared(
     Raises:
         RedlockError: This task or owner holds the lock or a part of it, so that it would
             wait for itself for ever; or it holds the lock without a fencing token, and
-            wants one; or it reads what it wants for itself.
+            wants one; or it reads what it wants for itself; or it holds all permits.
     """
     now, task = masters.clock(), asyncio.current_task(masters.loop)
     # A fair wait does not count attempts.
@@ -41,6 +48,12 @@ def find_shared(
         and lock.options.wait is None
         and (lock.options.fair or lock.options.retry.attempts is None)
     )
+    if for_ever and isinstance(lock.key, Permits) and _holds_all(queues, lock.key, lock, task, now):
+        who = _whose(lock.owner is None)
+        raise RedlockError(
+            f"{_names(lock.resources)} would never be free: {who} holds all its permits;"
+            " release one first, or set wait= if another task will release one"
+        )
     for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
         same = here if lock.owner is None else _is_owner(hold, lock.owner)
@@ -65,6 +78,34 @@ def _holds(queues: LocalQueues, lock: LockSpec, now: float) -> list[HeldLease]:
     """Return the valid leases of this process on keys of *lock*."""
     found = dict.fromkeys(party for key in lock.key.each for party in queues.held(key))
     return [hold for hold in found if isinstance(hold, HeldLease) and hold.valid(now)]
+
+
+def _own_permit(
+    queues: LocalQueues, key: Permit, lock: LockSpec, task: asyncio.Task[object] | None, now: float
+) -> HeldLease | None:
+    """Return the valid lease of *task*, or of the owner, on the permit *key*, if there is one."""
+    for hold in queues.held(key):
+        if not isinstance(hold, HeldLease) or not hold.valid(now):
+            continue
+        # Semaphores have no owners, but in `redlock_aio.sync` the thread is one.
+        if hold.is_of(task) if lock.owner is None else _is_owner(hold, lock.owner):
+            return hold
+    return None
+
+
+def _holds_all(
+    queues: LocalQueues,
+    permits: Permits,
+    lock: LockSpec,
+    task: asyncio.Task[object] | None,
+    now: float,
+) -> bool:
+    """Return whether *task*, or the owner, holds all *permits*, and none ends by itself."""
+    for number in range(permits.number):  # most often the first is another one's
+        hold = _own_permit(queues, permits.permit(number), lock, task, now)
+        if hold is None or not _never_ends(hold):
+            return False
+    return True
 
 
 async def unless_shared(
@@ -132,7 +173,8 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
         return
     now, task = masters.clock(), asyncio.current_task(masters.loop)
     if any(vote.detail.startswith("NOPERM") for vote in error.votes):
-        keys = ", ".join(repr(key.decode(errors="replace")) for key in lock.key.each)
+        each = lock.key.each if not isinstance(lock.key, Permits) else (lock.key.permit(0),)
+        keys = ", ".join(repr(key.decode(errors="replace")) for key in each)
         error.hint = (
             f"the masters' user lacks a right for the key {keys}: see docs/reference/acl.md"
         )
@@ -142,6 +184,11 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
         return
     if lock.key.is_share and error.holder is lock_value.READERS:
         error.hint = "readers have it, and a writer that came earlier comes first"
+    if isinstance(lock.key, Permits) and not isinstance(error, QuorumUnavailableError):
+        numbers = range(lock.key.number)
+        own = [n for n in numbers if _own_permit(queues, lock.key.permit(n), lock, task, now)]
+        who = _whose(lock.owner is None)
+        error.hint = f"{who} holds {len(own)} of them; {MORE}" if own else MORE
     for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
         if here or _is_owner(hold, lock.owner):

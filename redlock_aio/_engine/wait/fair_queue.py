@@ -13,7 +13,8 @@ from typing import Protocol
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.request import Subscription
+from redlock_aio._protocol.primitives import Mutex
+from redlock_aio._protocol.request import Request, Subscription
 
 IDLE = 1.0
 """Seconds after the end of the last wait at which the wake-up channel is unsubscribed."""
@@ -22,8 +23,13 @@ IDLE = 1.0
 class Waiter(Protocol):
     """One task that waits in the queues: a `FairWaiter`, or a fake in a test."""
 
-    def called(self, master: int) -> None:
-        """Called with the number of a master that pushes that it is the waiter's turn there."""
+    def called(self, master: int, permit: bytes) -> None:
+        """
+        Called with the number of a master that pushes that it is the waiter's turn there.
+
+        Args:
+            permit: The key of the permit that the waiter may have now; empty without permits.
+        """
 
     def forgotten(self, master: int) -> None:
         """Called with the number of a master that may have forgotten the waiter."""
@@ -62,6 +68,10 @@ class FairQueue:
         member = b"%b/%d%b" % (self.client, self._members, mark)
         self.waiters[member] = waiter
         return member, self.masters.clocks.new_time(self.masters.clock())
+
+    def enter_as(self, waiter: Waiter, member: bytes) -> None:
+        """Add *waiter*, which continues to wait under the name of another one that has left."""
+        self.waiters[member] = waiter
 
     # Wake-ups.
 
@@ -108,9 +118,21 @@ class FairQueue:
             for waiter in list(self.waiters.values()):
                 waiter.forgotten(master)
             return
-        called = self.waiters.get(replies.called(push))
+        self.call(master, *replies.called(push))
+
+    def call(self, master: int, member: bytes, permit: bytes) -> None:
+        """Notify the waiter *member* that it is its turn on *master*, or decline the permit."""
+        called = self.waiters.get(member)
         if called is not None:
-            called.called(master)
+            called.called(master, permit)
+        elif permit and not self.local_queues.held(Mutex(permit)):
+            # The waiter has left, or has got another permit. One that has got this permit is not
+            # found here either, but its lease.
+            self.decline(master, permit, member)
+
+    def decline(self, master: int, permit: bytes, member: bytes) -> None:
+        """Leave the queue of a permit to which *master* has moved *member*, for the next one."""
+        self.masters.send_to(master, Request(commands.decline(permit, member)))
 
     def close(self) -> None:
         """Wake all waiting tasks, which then find the session closed."""

@@ -41,6 +41,7 @@ from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol.primitives import LockKey, Permit
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.blockers import Blockers
@@ -69,6 +70,9 @@ PROPOSAL_LASTS = 0.01
 
 TIMER_SLACK = 0.001
 """Seconds before its end at which a wait counts as over: a timer may fire a little early."""
+
+DECLINED = 0.1
+"""Seconds after which a waiter asks a master again whose permit it had to decline."""
 
 LOOK_INTERVAL = 1.0
 """Seconds between two checks of the votes of a waiter without a wake-up, after the first."""
@@ -117,6 +121,11 @@ class FairWaiter(Round):
 
         lock: The resources to lock, and the options.
 
+        key: What it waits for: the key of *lock*, or one of its permits.
+
+        entry: The name and the place of a waiter that has left for this one; without it, it gets
+            new ones.
+
         patient: Whether it waits if the lock can't be acquired at once.
 
     Attributes:
@@ -131,25 +140,42 @@ class FairWaiter(Round):
         "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim",
         "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
         "_repeats", "_stragglers_until", "_task", "_timer", "_unanswered", "_view", "_wake_at",
-        "claim", "lock", "masters", "member", "patient", "place", "queues", "ticket",
+        "claim", "key", "lock", "masters", "member", "offers", "patient", "place", "queues",
+        "ticket",
     )  # fmt: skip
     in_quarantine = QuarantineRule.REFUSE
 
-    def __init__(self, queues: FairQueue, lock: LockSpec, *, patient: bool) -> None:
+    def __init__(
+        self,
+        queues: FairQueue,
+        lock: LockSpec,
+        key: LockKey,
+        *,
+        patient: bool,
+        entry: tuple[bytes, int] | None = None,
+    ) -> None:
         self.queues = queues
         self.masters = masters = queues.masters
         self.lock = lock
+        self.key = key
         self.patient = patient
-        self.member, self.place = queues.enter(self, lock.key.member_mark)
+        self.offers: dict[int, Permit] = {}
+        if entry is None:
+            self.member, self.place = queues.enter(self, key.member_mark)
+            asked = self.place
+        else:
+            self.member, self.place = entry
+            queues.enter_as(self, self.member)
+            asked = masters.clocks.new_time(masters.clock())
         self._counter = None
         if lock.options.fencing:
-            queue = queues.local_queues.of(lock.key)
-            self._counter = queue.counter_of(lock.key, queues.clock_lead)
+            queue = queues.local_queues.of(key)
+            self._counter = queue.counter_of(key, queues.clock_lead)
         self.claim = self._first_claim = self._new_claim()
         self.claim.unsent = 0  # `not_sent` sets the bits of the masters that never get it
         self._never_asked = 0
         """A bit for each master that was never asked to enter the present name in its queue."""
-        late = self.place + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
+        late = asked + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
         Round.__init__(self, masters.links, self._question(late, queues.max_waiters, first=True))
         self.claim.replies = self.replies
         count = len(masters.links)
@@ -187,7 +213,7 @@ class FairWaiter(Round):
         token = masters.token() + masters.stamp + lock.metadata
         nobody = (1 << len(masters.links)) - 1
         ttl = lock.options.ttl
-        claim = Claim(lock.key, token, ttl, self._counter, self.member, unsent=nobody)
+        claim = Claim(self.key, token, ttl, self._counter, self.member, unsent=nobody)
         claim.began = masters.clock()
         self._proposal, self._proposed_at = 0, -math.inf
         return claim
@@ -311,7 +337,7 @@ class FairWaiter(Round):
         # it has nothing to hear of, and `MasterSet` calls `expire` if the other replies are late.
         if self._queue is None:
             self._beat_at = self._began + _until_next_beat()
-            self._queue = self.queues.local_queues.of(self.lock.key)
+            self._queue = self.queues.local_queues.of(self.key)
             self._queue.subscribe(self, mine=False)
 
     def _arm(self) -> None:
@@ -389,6 +415,12 @@ class FairWaiter(Round):
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
         """Apply a reply, then make the move that follows: win, wait on, or give up."""
         if self._over:
+            # The master may have moved the member after the request to leave was made, which does
+            # not reach the other queue. It has pushed nothing.
+            if isinstance(self.key, Permit):
+                answer = replies.queued(reply)
+                if answer is not None and answer.moved is not None:
+                    self.queues.call(master, self.member, self.key.of.permit(answer.moved))
             return
         self._unanswered[master] -= 1
         ticket, now = self.ticket, self.masters.clock()
@@ -411,7 +443,9 @@ class FairWaiter(Round):
         self._reevaluate()
         self._arm()
 
-    def _apply(self, master: int, number: int, sent: float, reply: object) -> None:
+    def _apply(  # noqa: C901 - what a reply says, one after the other
+        self, master: int, number: int, sent: float, reply: object
+    ) -> None:
         """Apply the reply of *master* to request *number*, which was sent at *sent*."""
         answer = replies.queued(reply)
         standing = FAILED if answer is None else answer.standing
@@ -419,6 +453,8 @@ class FairWaiter(Round):
         done = 0.0 if answer is None else self._done_at(master, answer, sent)
         if answer is None or answer.in_queue:
             self._begin_to_wait()
+        if answer is not None and answer.moved is not None and isinstance(self.key, Permit):
+            self._note_offer(master, self.key.of.permit(answer.moved))
         if self.ticket.aside and standing is FULL:  # a limit of 0 waiters makes every queue full
             standing = ASIDE
         if not self.ticket.on_reply(master, number, standing, counter, done):
@@ -469,12 +505,12 @@ class FairWaiter(Round):
         """
         self._due[master] = ends
         caching = Request(commands.CACHING)
-        look = Request(self.lock.key.look(self.claim.token), self._on_look)
+        look = Request(self.key.look(self.claim.token), self._on_look)
         self.masters.send_to(master, caching)  # the next command on the connection is this read
         self.masters.send_to(master, look)
 
     def _on_look(self, master: int, reply: object) -> None:
-        if self.lock.key.is_free(reply):
+        if self.key.is_free(reply):
             self.changed(master)
 
     # The moves.
@@ -518,6 +554,9 @@ class FairWaiter(Round):
 
     def _wait_for_turn(self, move: Move) -> None:
         """Give back the grants as *move* says, and have the masters wake this waiter."""
+        if self.offers:
+            self.wake()  # `follow` gives back all grants
+            return
         if self.masters.emitter is not None:
             self.masters.emitter.on_waiting(self._task)
         if move is not Move.QUEUE:
@@ -583,7 +622,8 @@ class FairWaiter(Round):
         """Start again under a member name that no master has seen yet."""
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
-        self.member, self.place = self.queues.enter_again(self.member, self.lock.key.member_mark)
+        self._decline_offers()
+        self.member, self.place = self.queues.enter_again(self.member, self.key.member_mark)
         self.claim = self._new_claim()
         self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over(self.masters.clock())
@@ -603,9 +643,13 @@ class FairWaiter(Round):
 
     # Pushes.
 
-    def called(self, master: int) -> None:
+    def called(self, master: int, permit: bytes = b"") -> None:
         """
         Called when *master* pushes that it is this waiter's turn there.
+
+        Args:
+            permit: The key of the permit to whose queue the master has moved this waiter, or
+                in whose queue it was before; empty without permits.
 
         Ask that master, and all at which others came first: a release is sent to all masters in
         one turn of the loop, so they have it by now, if they work, and this waiter does not
@@ -615,6 +659,9 @@ class FairWaiter(Round):
         majority is possible again.
         """
         if self._over:
+            return
+        if permit and permit != self.key:
+            self._offered(master, permit)
             return
         if self.ticket.standings[master] is GRANTED:
             self._give_back()  # the grant was revoked on that master; see revoke.lua
@@ -627,6 +674,51 @@ class FairWaiter(Round):
             if self.ticket.may_win(number):
                 self._ask(number)
         self._arm()
+
+    def _offered(self, master: int, permit: bytes) -> None:
+        """
+        Called when *master* has moved this waiter to the queue of another permit.
+
+        The waiter follows when it can't get its present permit at once. Until that is known it
+        has both: it may be about to win, or another master may have moved it first.
+        """
+        offer = self.key.of.numbered(permit) if isinstance(self.key, Permit) else None
+        if offer is None:  # a permit of a program that knows more of them
+            self.queues.decline(master, permit, self.member)
+            # It has no place there now. If it asked at once, and others know as few permits, the
+            # next one that declines would have it moved again, for as long as the permit is free.
+            self.ticket.forget(master)
+            self._due[master] = self.masters.clock() + DECLINED
+            self._arm()
+            return
+        self._note_offer(master, offer)
+        self._reevaluate()
+        self._arm()
+
+    def _note_offer(self, master: int, offer: Permit) -> None:
+        before = self.offers.get(master)
+        if before and before != offer:  # a master may call it twice for one permit
+            self.queues.decline(master, before, self.member)
+        self.offers[master] = offer
+
+    def follow(self) -> "FairWaiter":
+        """
+        Leave this permit, and return a waiter for the one to which most masters have moved this.
+
+        It has the same name and place. The masters that have not moved it enter it there, where it
+        comes before all that have waited for less long.
+        """
+        offered = list(self.offers.values())
+        key = max(offered, key=offered.count)
+        self.offers = {master: other for master, other in self.offers.items() if other != key}
+        self.leave()
+        entry = self.member, self.place
+        return FairWaiter(self.queues, self.lock, key, patient=self.patient, entry=entry)
+
+    def _decline_offers(self) -> None:
+        for master, permit in self.offers.items():
+            self.queues.decline(master, permit, self.member)
+        self.offers = {}
 
     def changed(self, master: int) -> None:
         """Called when others have changed the key on *master*; ask it if this waiter is next."""
@@ -708,6 +800,7 @@ class FairWaiter(Round):
 
     def _end(self) -> None:
         self._over = True
+        self._decline_offers()
         self.claim.unsent &= self._never_asked
         self.claim.replies = list(self.replies)
         if self._timer is not None:
@@ -727,6 +820,7 @@ class FairWaiter(Round):
                 attempts=self._beats,
                 began=began,
                 now=self.masters.clock(),
+                permits=self.lock.options.permits or None,
             )
 
 
@@ -736,12 +830,14 @@ def _until_next_beat() -> float:
 
 
 async def acquire(
-    queues: FairQueue, lock: LockSpec, budget: WaitBudget, asking_since: float
+    queues: FairQueue, lock: LockSpec, key: LockKey, budget: WaitBudget, asking_since: float
 ) -> Claim:
     """
     Wait in the queues of the masters until *lock* is acquired.
 
     Args:
+        key: That of the lock, or the permit to wait for first.
+
         asking_since: The instant from which the masters have the time for an answer, however
             short the wait is.
 
@@ -759,10 +855,14 @@ async def acquire(
     masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
     observer, look = Observer(masters.outages, lock.resources), masters.master_timeout / 1000
-    waiter = FairWaiter(queues, lock, patient=budget.wait != 0)
+    waiter = FairWaiter(queues, lock, key, patient=budget.wait != 0)
     try:
         await masters.ask(waiter, budget.attempt_limit())
         while not await waiter.win():
+            if waiter.offers and waiter.ticket.lost:
+                waiter = waiter.follow()
+                await masters.ask(waiter, budget.attempt_limit())
+                continue
             over = masters.clock() >= ends
             unheard = waiter.ticket.count(ASKED) > len(masters.links) - waiter.ticket.needed
             least = asking_since + masters.trips.at_least / 1000 - TIMER_SLACK

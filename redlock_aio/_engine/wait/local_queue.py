@@ -15,7 +15,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redlock_aio._protocol import replies
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, LockKey, Mutex, Share
+from redlock_aio._protocol.primitives import (
+    FencingCounter,
+    JointMutex,
+    LockKey,
+    Mutex,
+    Permits,
+    Share,
+)
 from redlock_aio._rules.absence import CROWDED_TENURE, Absence
 from redlock_aio._rules.retry import LONGEST_SPREAD, STEADY
 
@@ -386,7 +393,7 @@ class LocalQueues:
     __slots__ = ("_most_queues", "by_key", "owner_waiters")
 
     def __init__(self) -> None:
-        self.by_key: dict[bytes | LockKey, LocalQueue] = {}
+        self.by_key: dict[bytes | LockKey | Permits, LocalQueue] = {}
         self.owner_waiters: dict[Callable[[object], None], None] = {}
         self._most_queues = IDLE_QUEUES
 
@@ -398,7 +405,7 @@ class LocalQueues:
         queues = list(self.by_key.values())  # copied in one step, see `Session.statistics`
         return len({waiter for queue in queues for waiter in queue.waiters})
 
-    def of(self, key: LockKey) -> LocalQueue:
+    def of(self, key: LockKey | Permits) -> LocalQueue:
         queues = self.by_key
         queue = queues.get(key)
         if queue is None:

@@ -42,7 +42,9 @@ for i = 1, #queue, 2 do
   if string.sub(queue[i], 1, 1) == "~" and queue[i + 1] % 1 > 0 then
     local member = string.sub(queue[i], 2)
     redis.call("ZREM", KEYS[2], member, queue[i])
-    redis.pcall("PUBLISH", ARGV[4] .. string.match(member, "^[^/]*"), member)
+    -- A member that waits for permits is told for which one it is called; see permits.lua.
+    local what = string.sub(KEYS[1], 1, 19) == "redlock_aio:permit:" and member .. " " .. KEYS[1] or member
+    redis.pcall("PUBLISH", ARGV[4] .. string.match(member, "^[^/]*"), what)
   end
 end
 return redis.status_reply("OK")

@@ -1,0 +1,132 @@
+-- Put before the scripts of semaphores. A permit is a lock whose name ends in its number. It has a
+-- queue of its own, see enqueue.lua, whose name ends in the same number. The index of a semaphore is
+-- a sorted set: the number of each permit for which somebody waits in vain, with the place of the first
+-- such member. That is the first one that waits for a permit that is held, and the second one if the
+-- permit is free: it was handed over to the first. So the first element leads to the member that has
+-- waited for longest, of all that can take another permit.
+local INDEX_LIVES = 5000 -- ms without a change, longer than members live without a request
+
+-- Returns what the names of all permits, or all queues, begin with. "^.*" goes to the end of the name
+-- and comes back to the number; without it each digit of the name would be tried.
+local function unnumbered(name)
+  return string.match(name, "^.*#")
+end
+
+local function numbered(name, number)
+  return unnumbered(name) .. number
+end
+
+local function number_of(lock)
+  return string.match(lock, "^.*#(%d+)$")
+end
+
+-- Returns what ZSCORE does, by commands that the user of a fair lock may use.
+local function score(queue, member)
+  local rank = redis.call("ZRANK", queue, member)
+  return rank and redis.call("ZRANGE", queue, rank, rank, "WITHSCORES")[2]
+end
+
+-- Returns the first two members of a queue that wait, each with its place. A member that was granted the
+-- permit waits no more, nor does a dead one.
+local function waiting(queue, ms)
+  local first, place
+  for from = 0, math.huge, 10 do
+    local members, lives = redis.call("ZRANGE", queue, from, from + 9, "WITHSCORES"), {}
+    for i = 1, #members, 2 do
+      lives[members[i]] = members[i + 1] -- of a short queue also the deadlines
+    end
+    for i = 1, #members, 2 do
+      local member = members[i]
+      if string.sub(member, 1, 1) == "~" then
+        return first, place
+      end
+      local live = tonumber(lives["~" .. member] or score(queue, "~" .. member))
+      if live and live % 1 == 0 and live <= 4e15 - ms then
+        if first then
+          return first, place, member, tonumber(members[i + 1])
+        end
+        first, place = member, tonumber(members[i + 1])
+      end
+    end
+    if #members < 20 then
+      return first, place
+    end
+  end
+end
+
+-- Brings the index up to date with a permit: with the place of the member that waits in vain, if any.
+local function note(index, number, place)
+  if place then
+    redis.call("ZADD", index, string.format("%.0f", place), number)
+    redis.call("PEXPIRE", index, INDEX_LIVES)
+  else
+    redis.call("ZREM", index, number)
+  end
+end
+
+-- Returns the member of a permit's queue that waits in vain, and its place.
+local function in_vain(lock, queue, ms)
+  local first, place, second, next_place = waiting(queue, ms)
+  if get(lock) then
+    return first, place
+  end
+  return second, next_place
+end
+
+-- Returns the member that has waited in vain for longest: the permit's number, the member, and its
+-- place; nil if nobody waits.
+local function oldest(index, lock, queue, ms)
+  for _ = 1, 100 do -- entries of dead members, which are removed, or replaced by later ones
+    local first = redis.call("ZRANGE", index, 0, 0, "WITHSCORES")
+    local number = first[1]
+    if not number then
+      return
+    end
+    local member, place = in_vain(numbered(lock, number), numbered(queue, number), ms)
+    if member and place == tonumber(first[2]) then
+      return number, member, place
+    end
+    note(index, number, place)
+  end
+end
+
+-- Moves a member from the queue of one permit to that of another one, at its place.
+local function move(lock, queue, index, from, member, place, ms)
+  local theirs, live = numbered(queue, from), "~" .. member
+  local deadline = score(theirs, live)
+  redis.call("ZREM", theirs, member, live)
+  redis.call("ZADD", queue, string.format("%.0f", place), member, deadline, live)
+  redis.call("PEXPIRE", queue, INDEX_LIVES)
+  local _, next_place = in_vain(numbered(lock, from), theirs, ms)
+  note(index, from, next_place)
+  _, next_place = in_vain(lock, queue, ms)
+  note(index, number_of(lock), next_place)
+end
+
+-- Publishes a member and the permit that it may have; a client that does not want it any more says so
+-- by leave_permit. Returns whether the client listens: one that has just come may not do so yet.
+local function call(lock, prefix, member)
+  local listen = redis.pcall("PUBLISH", prefix .. string.match(member, "^[^/]*"), member .. " " .. lock)
+  return type(listen) == "number" and listen > 0
+end
+
+-- Calls the next member for a permit that has become free: the first of its queue; but if another
+-- member has waited more than twice as long for another permit, or nobody waits for this one, that
+-- member, which is moved to this queue. The masters agree most often, because the places are the same
+-- on all of them. So a member is passed only by those that have waited for at least half as long.
+-- One that does not listen is not moved: it would not know, and keep the permit from the others.
+-- With ends, the permit is not free yet, but in so many ms: nobody comes from one that ends sooner.
+local function hand_over(lock, queue, index, now, prefix, ends)
+  local ms = math.floor(now / 1000)
+  local member, place, _, next_place = waiting(queue, ms)
+  note(index, number_of(lock), ends and place or next_place)
+  local from, other, since = oldest(index, lock, queue, ms)
+  local longer = not ends or from and redis.call("PTTL", numbered(lock, from)) > ends
+  local theirs = other and from ~= number_of(lock)
+  local older = theirs and longer and (not member or now - since > 2 * (now - place))
+  if older and call(lock, prefix, other) then
+    move(lock, queue, index, from, other, since, ms)
+  elseif member then
+    call(lock, prefix, member)
+  end
+end
