@@ -25,10 +25,16 @@ def defined() -> Iterator[tuple[str, str, ast.AST]]:
                     yield module, target.id, node
 
 
-FOR_THREADS = ("sync/_election.py", "sync/_lease.py", "sync/_lock.py", "sync/_redlock.py")
+FOR_THREADS = (
+    "sync/_election.py",
+    "sync/_lease.py",
+    "sync/_lock.py",
+    "sync/_redlock.py",
+    "sync/_semaphore.py",
+)
 """Modules whose public classes have the names of those with asyncio."""
 
-OF_BOTH = {"Election", "Lease", "Lock", "LockWatch", "Redlock", "Term"}
+OF_BOTH = {"Election", "Lease", "Lock", "LockWatch", "Redlock", "Semaphore", "Term"}
 
 
 def test_no_two_classes_and_no_class_and_constant_share_a_name() -> None:

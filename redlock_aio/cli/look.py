@@ -9,7 +9,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from redlock_aio import Answer, FoundLocks, Holder, LockState, MasterView, Reader
+from redlock_aio import (
+    Answer,
+    FoundLocks,
+    Holder,
+    LockState,
+    MasterView,
+    Reader,
+    Redlock,
+    SemaphoreState,
+    SemaphoreView,
+)
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Duration, Frame, command, wrong_options
@@ -18,12 +28,27 @@ INTERVAL = 1_000
 """The default ms between two looks of ``redlock watch``."""
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name that is locked.")]
+OfPermits = Annotated[
+    int | None,
+    typer.Option(
+        "--permits",
+        min=1,
+        max=1_000,
+        metavar="NUMBER",
+        help="Show the semaphore of this name, which has so many permits.",
+    ),
+]
 Prefix = Annotated[
     str, typer.Argument(metavar="[PREFIX]", help="How the names begin (default: all names).")
 ]
 Limit = Annotated[
     int,
-    typer.Option("--limit", min=1, metavar="NUMBER", help="The most locks to show (default 1000)."),
+    typer.Option(
+        "--limit",
+        min=1,
+        metavar="NUMBER",
+        help="The most locks, and semaphores, to show (default 1000).",
+    ),
 ]
 Interval = Annotated[
     int | None, Duration("--interval", help="How long to wait between two looks (default 1s).")
@@ -38,23 +63,32 @@ def add_to(app: typer.Typer) -> None:
     command(app, name="watch", guard="off")(watch)
 
 
-async def inspect(frame: Frame, key: Key) -> int:
+async def inspect(frame: Frame, key: Key, permits: OfPermits = None) -> int:
     """
     Show who holds a lock, as each master reports it.
+
+    With --permits it shows who holds the permits of a semaphore.
 
     Nothing is written on the masters. So a master that has just restarted counts as any other,
     unless you pass the programs' --restart-guard.
     """
     async with frame.connected() as redlock:
         with wrong_options():
-            state = await redlock.inspect(key)
+            state = await state_of(redlock, key, permits)
     frame.out.result(facts_of(state), text_of(frame, state))
     return verdict(state)
 
 
+async def state_of(redlock: Redlock, key: str, permits: int | None) -> LockState | SemaphoreState:
+    """Return the state of a lock, or with *permits* of a semaphore."""
+    if permits is None:
+        return await redlock.inspect(key)
+    return await redlock.semaphore(key, permits=permits).inspect()
+
+
 async def list_locks(frame: Frame, prefix: Prefix = "", limit: Limit = 1_000) -> int:
     """
-    List the locks whose names begin with PREFIX.
+    List the locks and semaphores whose names begin with PREFIX.
 
     Each master is scanned in small steps, by SCAN. Nothing is written on the masters.
     """
@@ -64,10 +98,15 @@ async def list_locks(frame: Frame, prefix: Prefix = "", limit: Limit = 1_000) ->
     if frame.out.as_json:
         for state in found.states:
             frame.out.result(facts_of(state), "")
+        for name, claimed in found.semaphores.items():
+            frame.out.result({"resource": name, "claimed": claimed}, "")
     else:
-        frame.out.table(
-            ["KEY", "HOLDER", "LEFT", "WAITING", "MASTERS"], [row_of(s) for s in found.states]
-        )
+        rows = [row_of(state) for state in found.states]
+        rows += [
+            [name, f"{claimed} permit{'s' * (claimed != 1)}", "", "", ""]
+            for name, claimed in found.semaphores.items()
+        ]
+        frame.out.table(["KEY", "HOLDER", "LEFT", "WAITING", "MASTERS"], rows)
     return complete(frame, found)
 
 
@@ -81,13 +120,22 @@ def complete(frame: Frame, found: FoundLocks) -> Exit:
         frame.out.note(f"too few masters answered, locks may be missing ({reasons})")
         return Exit.UNAVAILABLE
     # Of more names or keys than are looked at, it is not known which are locks.
-    frame.out.note(f"there may be more locks than the {len(found.states)} that are shown")
+    shown = len(found.states) + len(found.semaphores)
+    frame.out.note(f"there may be more locks than the {shown} that are shown")
     return Exit.DONE
 
 
-async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = None) -> int:
+async def watch(
+    frame: Frame,
+    key: Key,
+    interval: Interval = None,
+    for_: For = None,
+    permits: OfPermits = None,
+) -> int:
     """
     Show who holds a lock, live.
+
+    With --permits it shows who holds the permits of a semaphore.
 
     In a terminal the state is updated in place. Otherwise there is a line for each change.
     """
@@ -95,7 +143,7 @@ async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = N
     ends = None if for_ is None else time.monotonic() + for_ / 1000
     async with frame.connected() as redlock:
         with wrong_options():
-            state = await redlock.inspect(key)
+            state = await state_of(redlock, key, permits)
         live = frame.out.in_terminal and not (frame.out.as_json or Console().is_dumb_terminal)
         view = Picture(frame) if live else Changes(frame)
         with view:
@@ -104,11 +152,11 @@ async def watch(frame: Frame, key: Key, interval: Interval = None, for_: For = N
                 if ends is not None and time.monotonic() + pause > ends:
                     return verdict(state)
                 await asyncio.sleep(pause)
-                state = await redlock.inspect(key)
+                state = await state_of(redlock, key, permits)
 
 
 class Changes:
-    """Writes a line for each change of the holder, or of the readers."""
+    """Writes a line for each change of the holder, of the readers, or of permits."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -120,11 +168,13 @@ class Changes:
     def __exit__(self, *_: object) -> None:
         """End; there is nothing to clean up."""
 
-    def show(self, state: LockState) -> None:
+    def show(self, state: LockState | SemaphoreState) -> None:
         """Write the state, if somebody else holds the lock now."""
         if state.facts != self._before:
             self._before = state.facts
-            line = text_of(self._frame, state).partition("\n")[0]
+            lines = text_of(self._frame, state).splitlines()
+            own = lines[: len(lines) - len(state.views)]  # without those about single masters
+            line = "; ".join(text.strip() for text in own)
             facts = {"time": round(time.time(), 3), **facts_of(state)}
             self._frame.out.result(facts, f"{time.strftime('%H:%M:%S')} {line}")
 
@@ -142,14 +192,14 @@ class Picture:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, state: LockState) -> None:
+    def show(self, state: LockState | SemaphoreState) -> None:
         """Replace what is shown."""
         text = f"{time.strftime('%H:%M:%S')} {text_of(self._frame, state)}"
         self._live.update(Text(text), refresh=True)
 
 
-def text_of(frame: Frame, state: LockState) -> str:
-    """Return the state of a lock for people."""
+def text_of(frame: Frame, state: LockState | SemaphoreState) -> str:
+    """Return the state of a lock or semaphore for people."""
     return "\n".join(map(frame.out.printable, str(state).splitlines()))
 
 
@@ -168,15 +218,18 @@ def row_of(state: LockState) -> list[str]:
     return [state.resource, holder, shown, str(state.waiters), f"{held}/{len(state.views)}"]
 
 
-def verdict(state: LockState) -> Exit:
-    """Return the exit code for the state of a lock."""
+def verdict(state: LockState | SemaphoreState) -> Exit:
+    """Return the exit code for the state of a lock or semaphore."""
     if not state.certain:
         return Exit.UNAVAILABLE
-    return Exit.DONE if state.locked else Exit.NO
+    held = state.claimed > 0 if isinstance(state, SemaphoreState) else state.locked
+    return Exit.DONE if held else Exit.NO
 
 
-def facts_of(state: LockState) -> dict[str, Any]:
-    """Return the state of a lock for JSON."""
+def facts_of(state: LockState | SemaphoreState) -> dict[str, Any]:
+    """Return the state of a lock or semaphore for JSON."""
+    if isinstance(state, SemaphoreState):
+        return facts_of_semaphore(state)
     return {
         "resource": state.resource,
         "locked": state.locked,
@@ -191,6 +244,41 @@ def facts_of(state: LockState) -> dict[str, Any]:
         "waiting_writers": state.waiting_writers,
         "masters": [facts_of_view(view) for view in state.views],
     }
+
+
+def facts_of_semaphore(state: SemaphoreState) -> dict[str, Any]:
+    """Return the state of a semaphore for JSON."""
+    return {
+        "resource": state.resource,
+        "permits": state.permits,
+        "claimed": state.claimed,
+        "available": state.available,
+        "certain": state.certain,
+        "holders": facts_of_permits(state),
+        "waiters": state.waiters,
+        "masters": [
+            {
+                "master": view.master,
+                "answer": view.answer.name.lower(),
+                "detail": view.detail,
+                "holders": facts_of_permits(view),
+                "waiters": view.waiters,
+            }
+            for view in state.views
+        ],
+    }
+
+
+def facts_of_permits(state: SemaphoreState | SemaphoreView) -> list[dict[str, Any]]:
+    """Return the holders of permits for JSON."""
+    return [
+        {
+            "permit": number,
+            "holder": facts_of_holder(holder),
+            "remaining_ms": state.remaining[number],
+        }
+        for number, holder in state.holders.items()
+    ]
 
 
 def facts_of_holder(holder: Holder | None) -> dict[str, Any] | None:

@@ -11,6 +11,16 @@ from redlock_aio.cli.frame import Frame, command, wrong_options
 Force = Annotated[
     bool, typer.Option("--force", help="Confirm that the holder loses the lock while it works.")
 ]
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "--permit",
+        min=0,
+        max=999,
+        metavar="NUMBER",
+        help="Release this permit of the semaphore of this name; the first has the number 0.",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
     command(app, name="release", guard="auto")(release)
 
 
-async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
+async def release(frame: Frame, key: look.Key, force: Force = False, permit: Number = None) -> int:
     """
     Release a lock for its holder, which loses it.
 
@@ -29,6 +39,8 @@ async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
         raise Failure(
             Exit.USAGE, "release ends the lock of a holder that may still work: say --force"
         )
+    if permit is not None:
+        return await release_permit(frame, key, permit)
     async with frame.connected() as redlock:
         with wrong_options():
             state = await redlock.inspect(key)
@@ -38,5 +50,26 @@ async def release(frame: Frame, key: look.Key, force: Force = False) -> int:
         holder = "readers"
     text = f"{key!r} is released; it was held by {holder}" if released else f"{key!r} was not held"
     facts = {"resource": key, "released": released, "holder": look.facts_of_holder(state.holder)}
+    frame.out.result(facts, frame.out.printable(text))
+    return Exit.DONE if released else Exit.NO
+
+
+async def release_permit(frame: Frame, key: str, permit: int) -> int:
+    """Release a permit of a semaphore for its holder."""
+    async with frame.connected() as redlock:
+        with wrong_options():
+            semaphore = redlock.semaphore(key, permits=permit + 1)
+            state = await semaphore.inspect()
+            released = await semaphore.force_release(permit)
+    holder = state.holders.get(permit)
+    who = "a minority of the masters" if holder is None else str(holder)
+    name = f"permit {permit} of {key!r}"
+    text = f"{name} is released; it was held by {who}" if released else f"{name} was not held"
+    facts = {
+        "resource": key,
+        "permit": permit,
+        "released": released,
+        "holder": look.facts_of_holder(holder),
+    }
     frame.out.result(facts, frame.out.printable(text))
     return Exit.DONE if released else Exit.NO

@@ -55,6 +55,9 @@ MOST_CODE = 255
 TOKEN = "REDLOCK_FENCING_TOKEN"  # noqa: S105 - a name
 """The variable in the environment of the command with the fencing token."""
 
+PERMIT = "REDLOCK_PERMIT"
+"""The variable in the environment of the command with the number of its permit."""
+
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name to lock.")]
 Words = Annotated[
     list[str], typer.Argument(metavar="COMMAND...", help="The command with its own options.")
@@ -72,6 +75,16 @@ Shared = Annotated[
     bool,
     typer.Option(
         "--shared", "-s", help="Share the lock with others that say --shared, as readers do."
+    ),
+]
+AtOnce = Annotated[
+    int | None,
+    typer.Option(
+        "--permits",
+        metavar="NUMBER",
+        help="How many commands may run at once, each with a permit of its own,"
+        f" whose number is in {PERMIT}.",
+        show_default=False,
     ),
 ]
 Fencing = Annotated[
@@ -131,6 +144,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     wait: Wait = None,
     fair: Fair = False,
     shared: Shared = False,
+    permits: AtOnce = None,
     fencing: Fencing = False,
     hold_at_least: AtLeast = 0,
     skip_if_locked: Skip = False,
@@ -151,6 +165,10 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     if shared and (fencing or hold_at_least):
         other = "--fencing" if fencing else "--hold-at-least"
         raise Failure(Exit.USAGE, f"{other} can't be used with --shared: it is for writers")
+    if shared and permits is not None:
+        raise Failure(
+            Exit.USAGE, "--shared can't be used with --permits: a semaphore has no readers"
+        )
     check_limits(wait, timeout, conflict_exit_code, skip_if_locked=skip_if_locked)
     ttl = min(TTL, frame.max_ttl) if ttl is None else ttl
     grace = fitting(grace, ttl)
@@ -167,6 +185,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
                 wait=0 if skip_if_locked else wait,
                 fair=fair or None,
                 shared=shared,
+                permits=permits,
                 fencing=fencing,
                 hold_at_least=hold_at_least,
                 on_lost="flag",
@@ -188,6 +207,8 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
         environment = dict(os.environ)
         if fencing:
             environment[TOKEN] = str(lease.fencing_token)
+        if lease.permit is not None:
+            environment[PERMIT] = str(lease.permit)
         limits = Limits(grace, timeout, leader_only)
         return await Supervision(frame, lease, observed, limits).run(words, environment)
 
@@ -264,13 +285,19 @@ async def acquired(lock: Lock, key: str, *, skip_if_locked: bool) -> Lease:
 
 
 def held(error: LockNotAcquiredError, key: str) -> Failure:
-    """Return the end that an *error* about a lock of others means."""
+    """Return the end that an *error* about a lock of others, or their permits, means."""
     failure = of_library(error)
     if error.holder is None:
         return failure
     left = "?" if error.retry_after is None else durations.shown(error.retry_after)
     facts = {**failure.facts, "holder": facts_of_holder(error.holder)}
     who = described(error.holder)
+    if error.permits is not None:
+        return Failure(
+            Exit.HELD_BY_OTHERS,
+            f"{key!r} has no free permit; one is held by {who}, {left} left",
+            **facts,
+        )
     return Failure(Exit.HELD_BY_OTHERS, f"{key!r} is held by {who}, {left} left", **facts)
 
 

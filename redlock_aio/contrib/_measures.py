@@ -5,9 +5,13 @@ Counters and histograms follow from events, and gauges from `Redlock.statistics`
 series is bounded: the value of a label is one of an enumeration, or the name of a master as it
 was given, without a password. Only *resource_label*, a function of the user, may add more.
 
-Counters have their series from the start, for readers too, so that the first increase is seen.
-Histograms have those of readers only from the first reader on. Each combination of labels is
-about 20 series there, which a program without readers must not export for nothing.
+Counters have their series from the start, in all modes, so that the first increase is seen.
+Histograms have those of readers and of permits only from the first one on. Each combination of
+labels is about 20 series there, which a program without readers must not export for nothing.
+
+The number of a permit is no label: there may be 1,000 of them. Nor is the mode one of the gauges:
+to count leases by mode, each acquisition and each release would have to count, or each scrape to
+walk over all leases while another thread changes them.
 """
 
 import weakref

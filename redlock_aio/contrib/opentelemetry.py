@@ -174,6 +174,8 @@ class Telemetry:
             lease[f"{PREFIX}fingerprint"] = event.fingerprint
             if event.fencing_token is not None:
                 lease[f"{PREFIX}fencing_token"] = event.fencing_token
+            if event.permit is not None:
+                lease[f"{PREFIX}permit"] = event.permit
         elif isinstance(event, Missed):
             lease[f"{PREFIX}attempts"] = event.error.attempts
             if event.error.holder is not None:

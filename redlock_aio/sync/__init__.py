@@ -18,8 +18,9 @@ from redlock_aio.sync._election import (
 from redlock_aio.sync._lease import Lease as Lease
 from redlock_aio.sync._lock import Lock as Lock
 from redlock_aio.sync._redlock import Redlock as Redlock
+from redlock_aio.sync._semaphore import Semaphore as Semaphore
 
-__all__ = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Term")
+__all__ = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Semaphore", "Term")
 
 # Tracebacks, reprs and pickles name the public classes as users import them.
 for _name in __all__:

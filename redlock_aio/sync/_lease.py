@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import redlock_aio
 from redlock_aio import LockLostError, LockNotHeldError, LossCause, RedlockError, Vote
+from redlock_aio.events import Mode
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._mistakes import OnlyForThreads, SyncLossEvent
 from redlock_aio.sync._portal import Portal, PortalOpener
@@ -90,6 +91,20 @@ class Lease(OnlyForThreads):
     def shared(self) -> bool:
         """Whether other readers may hold the resource at the same time; see *shared*."""
         return self._lease.shared
+
+    @property
+    def mode(self) -> Mode:
+        """How it has the resource: ``"exclusive"``, ``"shared"`` or ``"permit"``."""
+        return self._lease.mode
+
+    @property
+    def permit(self) -> int | None:
+        """
+        The number of its permit of a semaphore, from 0 on; ``None`` for other locks.
+
+        See `redlock_aio.Lease.permit`.
+        """
+        return self._lease.permit
 
     @property
     def fingerprint(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
+from redlock_aio._api.faces import OwnThread
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
@@ -81,12 +82,14 @@ class Lock(OnlyForThreads):
         """How it waits between attempts: its option *retry*, or that of the manager."""
         return self._checked.retry
 
-    def _of(self, redlock: redlock_aio.Redlock, owner: object) -> redlock_aio.Lock:
+    def _of(self, redlock: redlock_aio.Redlock, owner: threading.Thread | None) -> redlock_aio.Lock:
         """Return the lock of a manager, for *owner* unless the options have one."""
         # In a forked child the manager is another one than that of `_checked`.
         options = self._options
-        if options.get("owner") is None:
-            options = {**options, "owner": owner}
+        if owner is not None and options.get("owner") is None:
+            # A semaphore takes no other owner: a thread may have several permits.
+            is_semaphore = options.get("permits") is not None
+            options = {**options, "owner": OwnThread(owner) if is_semaphore else owner}
         return redlock.lock(*self._resources, **options)
 
     def acquire(self) -> Lease:

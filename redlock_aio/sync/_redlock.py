@@ -36,6 +36,7 @@ from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
 from redlock_aio.sync._mistakes import NoSyncOptions, OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
+from redlock_aio.sync._semaphore import Semaphore
 
 if TYPE_CHECKING:
     from redlock_aio.testing import FakeMaster
@@ -138,9 +139,9 @@ class Redlock(OnlyForThreads):
                 is called).
 
             options: *ttl*, *wait*, *auto_extend*, *max_hold*, *hold_at_least*, *fair*,
-                *shared*, *fencing*, *reentrant*, *metadata* and *retry*, as there. *owner* is the
-                holder, compared by ``==`` (default: the thread that acquires the lease);
-                another thread of the same owner shares it, with *reentrant*.
+                *shared*, *permits*, *fencing*, *reentrant*, *metadata* and *retry*, as there.
+                *owner* is the holder, compared by ``==`` (default: the thread that acquires the
+                lease); another thread of the same owner shares it, with *reentrant*.
 
         Raises:
             TypeError: An argument is of another type, such as a `float` for a
@@ -148,7 +149,8 @@ class Redlock(OnlyForThreads):
 
             ValueError: An argument is invalid.
         """
-        return Lock(self._opener, resources, {**options}, checked_on_lost(on_lost))
+        kind = Lock if options.get("permits") is None else Semaphore
+        return kind(self._opener, resources, {**options}, checked_on_lost(on_lost))
 
     def rw_lock(
         self,
@@ -177,6 +179,67 @@ class Redlock(OnlyForThreads):
             ValueError: An argument is invalid.
         """
         return ReadWriteLock(self.lock, resource, {**options, "on_lost": on_lost})
+
+    def semaphore(  # noqa: PLR0913 - the options of a semaphore, each with a default
+        self,
+        resource: str,
+        /,
+        *,
+        permits: int,
+        ttl: int | timedelta | None = None,
+        wait: int | timedelta | None = None,
+        auto_extend: bool = True,
+        max_hold: int | timedelta | None = None,
+        hold_at_least: int | timedelta = 0,
+        fencing: bool | None = None,
+        metadata: Mapping[str, object] | None = None,
+        on_lost: OnLostCall | None = None,
+        **unknown: Unpack[NoSyncOptions],
+    ) -> Semaphore:
+        """
+        Return a semaphore: at most *permits* hold *resource* at the same time.
+
+        See `redlock_aio.Redlock.semaphore`. ``with redlock.semaphore("api", permits=5) as lease:``
+        waits for a permit, whose number is `Lease.permit`.
+
+        Args:
+            resource: The name, as for `lock`. A lock of the same name is independent.
+
+            permits: How many may hold it, 1 to 1 000.
+
+            ttl: As for `lock`.
+
+            wait: As for `lock`.
+
+            auto_extend: As for `lock`.
+
+            max_hold: As for `lock`.
+
+            hold_at_least: As for `lock`: *permits* calls in each such time.
+
+            fencing: As for `lock`. Tokens of different permits have no order.
+
+            metadata: As for `lock`.
+
+            on_lost: As for `lock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        options: dict[str, Any] = {
+            "permits": permits,
+            "ttl": ttl,
+            "wait": wait,
+            "auto_extend": auto_extend,
+            "max_hold": max_hold,
+            "hold_at_least": hold_at_least,
+            "fencing": fencing,
+            "metadata": metadata,
+        }
+        self._opener.redlock.semaphore(resource, **options, **unknown)  # raises their errors
+        return Semaphore(self._opener, (resource,), options, checked_on_lost(on_lost))
 
     @overload
     def locked(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from redlock_aio import Answer, FoundLocks, LockState, Redlock, Vote
+from redlock_aio import Answer, FoundLocks, LockState, Redlock, SemaphoreState, Vote
 from redlock_aio.cli import app, look
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common, Frame
@@ -87,7 +87,7 @@ def test_a_watch_is_live_only_in_a_terminal(
     shown: list[str] = []
 
     class View(look.Changes):
-        def show(self, state: LockState) -> None:
+        def show(self, state: LockState | SemaphoreState) -> None:
             shown.append(f"{type(self).__name__} of {state.resource}")
 
     for name in ("Changes", "Picture"):
@@ -151,6 +151,91 @@ def test_what_is_no_lock_is_not_released(
             client.hset(key, "a", "b")
     assert app.main(["release", key, "--force"]) == Exit.NO_LOCK
     assert "is not a lock, and was not released" in capsys.readouterr().err
+
+
+def hold_permits(masters: Masters, key: str, permits: int, number: int) -> list[int]:
+    """Acquire permits for a minute, for a holder that is gone; return their numbers."""
+
+    async def acquire(redlock: Redlock) -> list[int]:
+        semaphore = redlock.semaphore(key, permits=permits, ttl=60_000)
+        leases = [await semaphore.acquire() for _ in range(number)]
+        for lease in leases:
+            lease.export()
+        return [lease.permit for lease in leases if lease.permit is not None]
+
+    return masters.ask(acquire)
+
+
+def test_the_permits_of_a_semaphore(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["inspect", key, "--permits", "3"]
+    assert app.main(arguments) == Exit.NO
+    assert capsys.readouterr().out.startswith(f"{key!r} has 0 of 3 permits held\n")
+    held = sorted(hold_permits(masters, key, 3, 2))
+    assert app.main(arguments) == Exit.DONE
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"{key!r} has 2 of 3 permits held"
+    assert [line.partition(": held by ")[0] for line in lines[:2]] == [
+        f"  permit {number}" for number in held
+    ]
+    assert len(lines) == 2 + 3
+    assert app.main([*arguments, "--json"]) == Exit.DONE
+    state = json.loads(capsys.readouterr().out)
+    assert (state["permits"], state["claimed"], state["available"]) == (3, 2, 1)
+    assert [one["permit"] for one in state["holders"]] == held
+    assert all(50_000 < one["remaining_ms"] <= 60_000 for one in state["holders"])
+    assert [view["answer"] for view in state["masters"]] == ["held"] * 3
+    assert app.main(["inspect", key]) == Exit.NO  # no lock has this name
+    for wrong in ("0", "1001", "x"):
+        assert app.main(["inspect", key, "--permits", wrong]) == Exit.USAGE
+
+
+def test_a_list_has_semaphores(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold(masters, f"{key}:lock")
+    hold_permits(masters, f"{key}:sem", 5, 3)
+    hold_permits(masters, f"{key}:one", 1, 1)
+    assert app.main(["list", f"{key}:"]) == Exit.DONE
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[:2] for row in rows[2:]] == [
+        [f"{key}:one", "1 permit"],
+        [f"{key}:sem", "3 permits"],
+    ]
+    assert rows[1][0] == f"{key}:lock"
+    assert app.main(["list", f"{key}:s", "--json"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == {"resource": f"{key}:sem", "claimed": 3}
+
+
+def test_a_watch_of_a_semaphore(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold_permits(masters, key, 2, 2)
+    arguments = ["watch", key, "--permits", "2", "--for", "100ms", "--interval", "10ms"]
+    assert app.main(arguments) == Exit.DONE
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f" {key!r} has 2 of 2 permits held; permit 0: held by " in line
+    assert "; permit 1: held by " in line
+
+
+def test_the_release_of_a_permit(
+    masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = hold_permits(masters, key, 4, 2)
+    arguments = ["release", key, "--permit", str(first)]
+    assert app.main(arguments) == Exit.USAGE
+    assert "say --force" in capsys.readouterr().err
+    assert app.main([*arguments, "--force"]) == Exit.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"permit {first} of {key!r} is released; it was held by ")
+    assert app.main([*arguments, "--force", "--json"]) == Exit.NO
+    assert json.loads(capsys.readouterr().out) == {
+        "resource": key, "permit": first, "released": False, "holder": None,
+    }  # fmt: skip
+    assert app.main(["inspect", key, "--permits", "4", "--json"]) == Exit.DONE
+    state = json.loads(capsys.readouterr().out)
+    assert [one["permit"] for one in state["holders"]] == [second]
 
 
 def test_a_table_in_a_terminal_keeps_names_whole(

@@ -31,6 +31,9 @@ from redlock_aio import (
     Redlock,
     RedlockError,
     Retry,
+    Semaphore,
+    SemaphoreState,
+    SemaphoreView,
     Statistics,
     Term,
     Vote,
@@ -128,6 +131,21 @@ async def use(client: Redis) -> None:
     await redlock.aclose()
 
 
+async def use_semaphore(redlock: Redlock) -> None:
+    semaphore = redlock.semaphore("r", permits=5)
+    assert_type(semaphore, Semaphore)
+    assert_type(semaphore.permits, int)
+    permits = await semaphore.inspect()
+    assert_type(permits, SemaphoreState)
+    assert_type((permits.claimed, permits.available, permits.waiters), tuple[int, int, int])
+    assert_type(permits.holders, Mapping[int, Holder])
+    assert_type(permits.remaining, Mapping[int, int | None])
+    assert_type(permits.views, tuple[SemaphoreView, ...])
+    assert_type(permits.certain, bool)
+    assert_type(await semaphore.force_release(3), bool)
+    await semaphore.force_release("3")  # type: ignore[arg-type]
+
+
 async def read_and_write(redlock: Redlock) -> None:
     docs = redlock.rw_lock(
         "r",
@@ -164,6 +182,45 @@ async def read_and_write(redlock: Redlock) -> None:
     for view in state.views:
         assert_type((view.shared, view.waiting_writers), tuple[bool, int])
         assert_type(view.readers, tuple[Reader, ...])
+
+
+async def permit(redlock: Redlock) -> None:
+    api = redlock.semaphore(
+        "r",
+        permits=5,
+        ttl=1000,
+        wait=timedelta(seconds=1),
+        auto_extend=True,
+        max_hold=None,
+        hold_at_least=timedelta(seconds=1),
+        fencing=True,
+        metadata={"job": "x"},
+        on_lost="flag",
+    )
+    assert_type(api, Semaphore)
+    assert_type((api.permits, api.resources), tuple[int, tuple[str, ...]])
+    async with api as lease:
+        assert_type(lease, Lease)
+        assert_type((lease.permit, lease.mode), tuple[int | None, Mode])
+    async with contextlib.AsyncExitStack() as stack:
+        assert_type(await stack.enter_async_context(api), Lease)
+    assert_type(await api.acquire(), Lease)
+    assert_type(await api.try_acquire(), Lease | None)
+    assert_type(await api.force_release(4), bool)
+    lock: Lock = api
+    assert_type(redlock.lock("r", permits=5), Lock)
+    assert_type(redlock.lock("r", permits=None), Lock)
+    redlock.semaphore("r")  # type: ignore[call-arg]
+    redlock.semaphore("r", "s", permits=5)  # type: ignore[misc, arg-type]
+    redlock.semaphore("r", permits=None)  # type: ignore[arg-type]
+    redlock.semaphore("r", permits="5")  # type: ignore[arg-type]
+    redlock.semaphore("r", permits=5.0)  # type: ignore[arg-type]
+    redlock.semaphore("r", permits=5, fair=True)  # type: ignore[call-arg]
+    redlock.semaphore("r", permits=5, owner=lock)  # type: ignore[call-arg]
+    redlock.lock("r", permits="5")  # type: ignore[arg-type]
+    await api.force_release("4")  # type: ignore[arg-type]
+    with api:  # type: ignore[attr-defined]
+        pass
 
 
 async def lead_and_watch(redlock: Redlock) -> None:
@@ -214,6 +271,11 @@ async def reads(number: int) -> str:
     return str(number)
 
 
+@typed.locked("r:{number}", permits=5)
+async def permitted(number: int) -> str:
+    return str(number)
+
+
 class Decorated:
     @typed.locked("r:{self}", skip_if_locked=False)
     async def method(self, number: int) -> str:
@@ -239,6 +301,7 @@ async def call(perhaps: bool) -> None:
     assert_type(await decorated(number=1, text="x"), str)
     assert_type(await skipped(1), str | None)
     assert_type(await reads(1), str)
+    assert_type(await permitted(1), str)
     assert_type(await Decorated().method(1), str)
     assert_type(await Decorated.of_the_class(1), str)
     assert_type(await Decorated.static(1), str | None)
@@ -248,6 +311,7 @@ async def call(perhaps: bool) -> None:
     await Decorated().method()  # type: ignore[call-arg]
     typed.locked("r", tll=1000)  # type: ignore[call-overload]
     typed.locked("r", ttl=1.5)  # type: ignore[call-overload]
+    typed.locked("r", permits="5")  # type: ignore[call-overload]
     typed.locked(42)  # type: ignore[call-overload]
     typed.locked("r")(plain)  # type: ignore[arg-type]
     if typed.locked("r"):  # type: ignore[truthy-function]
@@ -289,6 +353,7 @@ def listen(event: Event) -> None:  # noqa: C901 - a case for each event
             assert_type(event.fingerprint, str)
             assert_type(event.waited_ms, float)
             assert_type(event.fencing_token, int | None)
+            assert_type(event.permit, int | None)
         case Missed():
             assert_type(event.mode, Mode)
             assert_type(event.waited_ms, float)

@@ -28,4 +28,5 @@ async def operation(
     lease: Annotated[Lease, lock_of(redlock, invoice, wait=1_000)],
     other: Annotated[Lease, lock_of(redlock, account)],
     third: Annotated[Lease, lock_of(redlock, "all")],
+    fourth: Annotated[Lease, lock_of(redlock, "api", permits=5)],
 ) -> None: ...

@@ -13,11 +13,12 @@ from redlock_aio import (
     LockState,
     ReadWriteLock,
     Retry,
+    SemaphoreState,
     Statistics,
     Vote,
 )
-from redlock_aio.events import log_to
-from redlock_aio.sync import Election, Lease, Lock, LockWatch, Redlock, Term
+from redlock_aio.events import Mode, log_to
+from redlock_aio.sync import Election, Lease, Lock, LockWatch, Redlock, Semaphore, Term
 
 
 def on_lost(error: LockLostError) -> None:
@@ -76,6 +77,24 @@ def use(client: Redis) -> None:
     redlock.close()
 
 
+def permit(redlock: Redlock) -> None:
+    api = redlock.semaphore("r", permits=5, ttl=1000, hold_at_least=1, on_lost=on_lost)
+    assert_type(api, Semaphore)
+    assert_type((api.permits, api.resources), tuple[int, tuple[str, ...]])
+    with api as permitted:
+        assert_type(permitted, Lease)
+        assert_type((permitted.permit, permitted.mode), tuple[int | None, Mode])
+    assert_type(api.acquire(), Lease)
+    assert_type(api.try_acquire(), Lease | None)
+    assert_type(api.inspect(), SemaphoreState)
+    assert_type(api.force_release(4), bool)
+    assert_type(redlock.lock("r", permits=5), Lock)
+    redlock.semaphore("r")  # type: ignore[call-arg]
+    redlock.semaphore("r", permits="5")  # type: ignore[arg-type]
+    redlock.semaphore("r", permits=5, fair=True)  # type: ignore[call-arg]
+    redlock.semaphore("r", permits=5, on_lost="cancel")  # type: ignore[arg-type]
+
+
 def lead_and_watch(redlock: Redlock) -> None:
     election = redlock.election("r", ttl=1000, max_hold=None, metadata=None)
     assert_type(election, Election)
@@ -112,6 +131,11 @@ def reads(number: int) -> str:
     return str(number)
 
 
+@typed.locked("r:{number}", permits=5)
+def permitted(number: int) -> str:
+    return str(number)
+
+
 class Decorated:
     @typed.locked("r:{self}")
     def method(self, number: int) -> str:
@@ -122,6 +146,7 @@ def call() -> None:
     assert_type(decorated(1, text="x"), str)
     assert_type(skipped(1), str | None)
     assert_type(reads(1), str)
+    assert_type(permitted(1), str)
     assert_type(Decorated().method(1), str)
     # Uses that a checker must refuse: an unneeded ignore is an error.
     decorated("1")  # type: ignore[arg-type]

@@ -322,11 +322,18 @@ def test_a_bad_option_is_refused_when_a_function_is_decorated() -> None:
         ({"wait": False}, TypeError, "wait must"),
         ({"on_lost": "shrug"}, ValueError, "on_lost must be"),
         ({"retry": 5}, TypeError, "retry must be"),
+        ({"permits": 0}, ValueError, "permits must be from 1 to 1000, not 0"),
+        ({"permits": "5"}, TypeError, "permits must be a int, not a str"),
+        ({"permits": 5, "shared": True}, ValueError, "shared must not be True with permits=5"),
+        ({"permits": 5, "owner": "me"}, ValueError, "owner must be None with permits=5"),
     ]
     for template, skip in itertools.product(["r", "{x}"], [False, True]):
         for options, kind, why in wrongs:
             with pytest.raises(kind, match=why):
                 unused().locked(template, skip_if_locked=skip, **options)
+    for template in ("r", "{x}"):
+        with pytest.raises(ValueError, match="permits=5 takes one resource, not 2"):
+            unused().locked(template, "s", permits=5)
     locked: Any = unused().locked
     for wait in (None, 1, 5_000, timedelta(seconds=1)):
         with pytest.raises(ValueError, match="wait must be 0 with skip_if_locked=True, not"):
@@ -556,6 +563,61 @@ async def test_nothing_stays_wherever_a_call_is_cancelled(
     assert begun == ended
     assert begun
     assert "0 leases" in repr(redlock)
+
+
+# Permits
+
+
+@pytest.mark.promise("S1")
+async def test_as_many_calls_run_at_once_as_there_are_permits(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    running = {"a": 0, "b": 0}
+    most = dict(running)
+
+    async def call(host: str, seconds: float) -> str:
+        running[host] += 1
+        most[host] = max(most[host], running[host])
+        await asyncio.sleep(seconds)
+        running[host] -= 1
+        return host
+
+    async with Redlock(masters, restart_guard="off") as other:
+        here = redlock.locked("api:{host}", permits=3)(call)
+        elsewhere = other.locked("api:{host}", permits=3)(call)
+        began = now()
+        calls = [each("ab"[n % 2], 10) for n in range(12) for each in (here, elsewhere)]
+        assert await asyncio.gather(*calls) == ["a", "a", "b", "b"] * 6
+        assert most == {"a": 3, "b": 3}
+        assert now() - began == pytest.approx(40, abs=1), "four times three for each name"
+        async with redlock.lock("api:a", wait=0):
+            assert await here("a", 0) == "a", "a lock of the same name is independent"
+    await asyncio.sleep(1)
+    assert held(masters) == set()
+
+
+async def test_calls_that_find_no_free_permit_skip(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    async def job() -> str:
+        await asyncio.sleep(60)
+        return "done"
+
+    async with Redlock(masters, restart_guard="off") as other:
+        here = redlock.locked("job", permits=2, skip_if_locked=True)(job)
+        elsewhere = other.locked("job", permits=2, skip_if_locked=True)(job)
+        together = await asyncio.gather(*(each() for each in (here, elsewhere) * 4))
+        assert sorted(map(str, together)) == ["None"] * 6 + ["done"] * 2
+        running = [asyncio.create_task(here()) for _ in range(2)]
+        await asyncio.sleep(1)
+        began = now()
+        assert [await here(), await elsewhere()] == [None, None]
+        assert now() - began == pytest.approx(2 * LATENCY, abs=LATENCY), "one attempt each"
+        running[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+        assert await elsewhere() == "done"
+        assert await running[1] == "done"
 
 
 # Skipping

@@ -62,7 +62,9 @@ async def test_a_command_that_the_server_does_not_know_is_no_missing_permission(
         assert not probe.is_unknown(reply)
 
 
-@pytest.mark.parametrize("options", [{}, {"fair": True}, {"shared": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"fair": True}, {"shared": True}, {"semaphores": True}], ids=str
+)
 def test_each_permission_has_a_probe(options: dict[str, bool]) -> None:
     permissions = requirements.permissions(fencing=True, **options)
     found = list(probes.probes(permissions, "app:", "x"))
@@ -79,13 +81,16 @@ def test_each_permission_has_a_probe(options: dict[str, bool]) -> None:
             "fence",
             "queue",
             "shares",
+            "permit",
+            "waiting",
         }
 
 
 def test_no_probe_can_change_a_key() -> None:
-    permissions = requirements.permissions(fencing=True, shared=True)
+    permissions = requirements.permissions(fencing=True, shared=True, semaphores=True)
     harmless = {"GET", "GETRANGE", "PTTL", "TIME", "INFO", "PING", "ZRANK", "ZRANGE", "EVALSHA",
-                "ZRANGEBYSCORE", "ZSCORE", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"}  # fmt: skip
+                "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "PUBLISH", "SUBSCRIBE",
+                "UNSUBSCRIBE"}  # fmt: skip
     for probe in probes.probes(permissions, "", "redlock-doctor:1"):
         name, *words = probe.words
         if name in {"DEL", "ZREM"}:

@@ -552,6 +552,41 @@ async def test_a_read_in_the_own_write_has_no_events_of_its_own(
     assert len(diary.events) == 3
 
 
+# Semaphores
+
+
+async def test_each_event_of_a_semaphore_has_its_mode_and_the_first_its_permit(
+    redlock: Redlock, other: Redlock, diary: Diary
+) -> None:
+    semaphore = redlock.semaphore("r", permits=1, ttl=1000)
+    async with other.semaphore("r", permits=1):
+        assert await semaphore.try_acquire() is None
+        waiter = asyncio.create_task(semaphore.acquire())
+        await asyncio.sleep(0.1)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+    async with semaphore:
+        await asyncio.sleep(1)
+    with pytest.raises(LockLostError):
+        async with redlock.semaphore("r", permits=1, ttl=1000, max_hold=100):
+            await asyncio.sleep(1)
+    diary.check()
+    assert {(type(event), event.mode) for event in diary.events} == {  # type: ignore[union-attr]
+        (kind, "permit")
+        for kind in (Acquired, Cancelled, Extended, Lost, Missed, Released, Waiting)
+    }
+    assert [e.permit for e in diary.events if isinstance(e, Acquired)] == [0, 0]
+
+
+async def test_two_permits_have_two_numbers(redlock: Redlock, diary: Diary) -> None:
+    semaphore = redlock.semaphore("r", permits=2)
+    async with semaphore as first, semaphore as second, redlock.lock("r"):
+        pass
+    acquired = [event.permit for event in diary.events if isinstance(event, Acquired)]
+    assert acquired == [first.permit, second.permit, None]
+    assert set(acquired) == {0, 1, None}
+
+
 # Masters
 
 

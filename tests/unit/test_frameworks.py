@@ -167,6 +167,26 @@ def test_the_options_of_a_dependency_are_checked_when_it_is_made(redlock: Redloc
             for_fastapi.lock_of(redlock, name, timeout=3)
     with pytest.raises(ValueError, match="resource must have"):
         for_fastapi.lock_of(redlock, "")
+    with pytest.raises(ValueError, match="permits must be from 1 to 1000, not 0"):
+        for_fastapi.lock_of(redlock, invoice, permits=0)
+
+
+async def test_as_many_requests_are_served_at_once_as_there_are_permits(redlock: Redlock) -> None:
+    app = FastAPI(exception_handlers=for_fastapi.error_handlers())
+
+    @app.post("/")
+    async def call(
+        lease: Annotated[Lease, for_fastapi.lock_of(redlock, "api", permits=2, wait=50)],
+    ) -> int | None:
+        await asyncio.sleep(1)
+        return lease.permit
+
+    transport = ASGITransport(app)
+    async with redlock, AsyncClient(transport=transport, base_url="http://x") as client:
+        served = await asyncio.gather(*(client.post("/") for _ in range(3)))
+        assert sorted(answer.status_code for answer in served) == [200, 200, 409]
+        assert {answer.json() for answer in served if answer.status_code == 200} == {0, 1}
+        assert (await client.post("/")).status_code == 200
 
 
 async def test_an_aiohttp_app_opens_and_closes_the_manager(redlock: Redlock) -> None:

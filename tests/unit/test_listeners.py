@@ -370,6 +370,11 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
             "INFO",
             "'a', 'b' not acquired in 1 round, 3 ms: too few masters answered ()",
         ),
+        (
+            Acquired(("a",), "f00", 3, None, "permit", 4),
+            "DEBUG",
+            "permit 4 of 'a' (f00) acquired in 3 ms",
+        ),
         (MajorityLost(votes), "WARNING", "no majority of the masters votes (m: granted)"),
         (MajorityBack(12), "WARNING", "a majority of the masters votes again, after 12 ms"),
     ]

@@ -26,7 +26,7 @@ from .test_prometheus import story
 
 Points = dict[tuple[str, frozenset[tuple[str, Any]]], Any]
 Attributes = Mapping[str, Any]
-EXCLUSIVE, SHARED = ("redlock.mode", "exclusive"), ("redlock.mode", "shared")
+EXCLUSIVE, SHARED, PERMIT = (("redlock.mode", mode) for mode in ("exclusive", "shared", "permit"))
 ACQUIRED = {"redlock.mode": "exclusive", "redlock.outcome": "acquired"}
 
 
@@ -137,6 +137,24 @@ async def test_spans_and_metrics_tell_readers_from_writers(
         assert number(reader, "redlock.acquisitions", {**ACQUIRED, "redlock.mode": mode}) == 1
 
 
+async def test_spans_have_the_number_of_the_permit(
+    masters: list[FakeMaster], exporter: InMemorySpanExporter, traces: TracerProvider
+) -> None:
+    telemetry = Telemetry(tracer_provider=traces)
+    async with Redlock(masters, restart_guard="off", listener=telemetry) as redlock:
+        async with redlock.semaphore("r", permits=3) as lease:
+            pass
+        async with redlock.lock("r"):
+            pass
+    spans = [(span.name, *of(span, "mode", "permit")) for span in exporter.get_finished_spans()]
+    assert spans == [
+        ("redlock.acquire", "permit", lease.permit),
+        ("redlock.hold", "permit", lease.permit),
+        ("redlock.acquire", "exclusive", None),
+        ("redlock.hold", "exclusive", None),
+    ]
+
+
 def test_a_lease_of_a_thread_is_below_the_span_of_the_thread(
     masters: list[FakeMaster], exporter: InMemorySpanExporter, traces: TracerProvider
 ) -> None:
@@ -243,9 +261,9 @@ async def test_events_are_counted(
     for cause in LossCause:
         counts = [
             seen["redlock.losses", frozenset({mode, ("redlock.cause", cause.value)})].value
-            for mode in (EXCLUSIVE, SHARED)
+            for mode in (EXCLUSIVE, SHARED, PERMIT)
         ]
-        assert counts == [int(cause is LossCause.KEY_GONE), 0]
+        assert counts == [int(cause is LossCause.KEY_GONE), 0, 0]
     down = {"redlock.cause": "disconnected", "server.address": "m0"}
     assert seen["redlock.master.vote_losses", frozenset(down.items())].value == 1
     assert not [labels for _, labels in seen if "invoice" in str(labels)]

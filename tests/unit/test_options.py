@@ -1,11 +1,12 @@
 """The options of a lock are checked once, and the cache of options never replaces a check."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from redlock_aio import Redlock, Retry
+from redlock_aio import Lock, Redlock, Retry, Semaphore
 from redlock_aio._api.redlock import MOST_OPTIONS
 from redlock_aio.testing import FakeMaster
 
@@ -56,6 +57,7 @@ def test_locks_with_the_same_options_share_them(redlock: Redlock) -> None:
         ({"fair": True}, {"fair": 1.0}, "fair must be a bool, not a float"),
         ({"fencing": False}, {"fencing": 0}, "fencing must be a bool, not a int"),
         ({"reentrant": True}, {"reentrant": 1}, "reentrant must be a bool, not a int"),
+        ({"permits": 5}, {"permits": 5.0}, "permits must be a int, not a float"),
     ],
 )
 def test_an_equal_value_of_another_type_is_refused(
@@ -78,6 +80,7 @@ TIMES, FLAGS = ("ttl", "wait", "max_hold", "hold_at_least"), ("auto_extend", "fa
         *((name, TypeError, f"{name} {A_TIME} list") for name in TIMES),
         *((name, TypeError, f"{name} must be a bool, not a list") for name in FLAGS),
         ("reentrant", TypeError, "reentrant must be a bool, not a list"),
+        ("permits", TypeError, "permits must be a int, not a list"),
         ("retry", TypeError, "retry must be a Retry, not a list"),
         ("on_lost", ValueError, "on_lost must be 'cancel' or 'flag', not []"),
     ],
@@ -93,6 +96,107 @@ def test_a_value_that_is_not_hashable_gets_the_error_of_its_option(
 
 def test_a_valid_value_that_is_not_hashable_is_used(redlock: Redlock) -> None:
     assert [redlock.lock("a", wait=Unhashable(n))._spec.options.wait for n in (70, 80)] == [70, 80]
+
+
+NO_PERMITS: list[tuple[object, type[Exception], str]] = [
+    (0, ValueError, "permits must be from 1 to 1000, not 0"),
+    (-1, ValueError, "permits must be from 1 to 1000, not -1"),
+    (1_001, ValueError, "permits must be from 1 to 1000, not 1001"),
+    (True, ValueError, "permits must be from 1 to 1000, not True"),
+    (False, ValueError, "permits must be from 1 to 1000, not False"),
+    ("5", TypeError, "permits must be a int, not a str"),
+    (5.0, TypeError, "permits must be a int, not a float"),
+    (timedelta(5), TypeError, "permits must be a int, not a timedelta"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind", "message"), NO_PERMITS, ids=str)
+def test_the_number_of_permits_must_be_a_number_from_1_to_1000(
+    redlock: Redlock, wrong: Any, kind: type[Exception], message: str
+) -> None:
+    makers: list[Callable[..., object]] = [redlock.lock, redlock.semaphore, redlock.locked]
+    for make in makers:
+        for right in (1, 5, 1_000):  # those that are equal to a wrong one are cached
+            make("a", permits=right)
+        with pytest.raises(kind) as refused:
+            make("a", permits=wrong)
+        assert str(refused.value) == message
+        assert refused.value.__cause__ is None
+    assert repr(redlock) == "<Redlock 3 masters, not used yet>"
+
+
+NOT_WITH_PERMITS: list[tuple[dict[str, Any], str]] = [
+    ({"shared": True}, "shared must not be True with permits=5: a semaphore has no readers"),
+    ({"fair": False}, "fair must not be False with permits=5: its waiters wait in queues"),
+    (
+        {"reentrant": True},
+        "reentrant must not be True with permits=5: each acquisition has its own permit",
+    ),
+    ({"owner": "me"}, "owner must be None with permits=5: each acquisition has its own permit"),
+    ({"owner": 0}, "owner must be None with permits=5: each acquisition has its own permit"),
+    ({"retry": Retry()}, "retry must be None with permits=5: its waiters wait in queues"),
+    ({"metadata": {"x": "y" * 1_024}}, "metadata must have at most 1024 bytes, not 1032"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NOT_WITH_PERMITS, ids=str)
+def test_options_that_a_semaphore_can_not_have(
+    redlock: Redlock, options: dict[str, Any], message: str
+) -> None:
+    makers: list[Callable[..., object]] = [redlock.lock, redlock.locked]
+    for make in makers:
+        with pytest.raises(ValueError) as refused:
+            make("a", permits=5, **options)
+        assert str(refused.value) == message
+        with pytest.raises(ValueError, match="permits=5 takes one resource, not 2"):
+            make("a", "b", permits=5)
+
+
+@pytest.mark.parametrize("name", ["fair", "shared", "reentrant", "owner", "retry", "tll"])
+def test_the_options_that_semaphore_does_not_have(redlock: Redlock, name: str) -> None:
+    given: dict[str, Any] = {name: None}
+    with pytest.raises(TypeError) as refused:
+        redlock.semaphore("a", permits=5, **given)
+    assert str(refused.value) == f"semaphore() has no option {name!r}"
+
+
+def test_a_semaphore_needs_one_name_and_permits(redlock: Redlock) -> None:
+    semaphore: Any = redlock.semaphore
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'permits'"):
+        semaphore("a")
+    with pytest.raises(TypeError) as refused:
+        semaphore("a", permits=None)
+    assert str(refused.value) == "permits must be a int, not a NoneType"
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
+        semaphore("a", 5)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'resource'"):
+        semaphore(permits=5)
+    with pytest.raises(TypeError, match=r"'timeout'; use ttl= .*, or wait="):
+        semaphore("a", permits=5, timeout=3)
+    for name, message in (
+        ("", "resource must have 1 to 512 bytes, not 0"),
+        ("redlock_aio:permit:{a}#0", "resource must not make a key that starts with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            semaphore(name, permits=5)
+
+
+def test_what_a_semaphore_is_given_is_what_it_has(redlock: Redlock) -> None:
+    for made in (
+        redlock.semaphore("a", permits=5, metadata={"x": 1}),
+        redlock.lock("a", permits=5, fair=True, shared=False, owner=None, metadata={"x": 1}),
+    ):
+        assert isinstance(made, Semaphore)
+        assert (made.permits, made.resources, made.metadata) == (5, ("a",), {"x": 1})
+        assert repr(made) == "<Semaphore 'a', 5 permits>"
+    assert type(redlock.lock("a", permits=None)) is Lock
+
+
+async def test_a_number_of_permits_that_is_not_hashable_is_used(redlock: Redlock) -> None:
+    async with redlock:
+        for number in (1, 2):
+            async with redlock.semaphore("a", permits=Unhashable(number)) as lease:
+                assert lease.permit in range(number)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from redlock_aio.testing import FakeMaster
 from .kit import delete, hang, keys, kill, settle
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-EXCLUSIVE, SHARED = ("mode", "exclusive"), ("mode", "shared")
-"""The labels of both modes, as a scrape has them."""
+EXCLUSIVE, SHARED, PERMIT = (("mode", mode) for mode in ("exclusive", "shared", "permit"))
+"""The labels of all modes, as a scrape has them."""
 
 
 def scraped(registry: CollectorRegistry) -> Samples:
@@ -91,7 +91,7 @@ async def test_each_event_is_counted(masters: list[FakeMaster]) -> None:
     assert losses == {
         (("cause", cause.value), mode): int((cause, mode) == (gone, EXCLUSIVE))
         for cause in LossCause
-        for mode in (EXCLUSIVE, SHARED)
+        for mode in (EXCLUSIVE, SHARED, PERMIT)
     }
     down = (("cause", "disconnected"), ("master", "m0"))
     assert seen["redlock_master_vote_losses_total", down] == 1
@@ -121,6 +121,25 @@ async def test_readers_are_counted_apart_from_writers(masters: list[FakeMaster])
         assert value(registry, "redlock_extension_margin_seconds_count", mode=mode) >= extended
         lost = value(registry, "redlock_losses_total", mode=mode, cause="max_hold")
         assert lost == int(mode == "shared")
+
+
+async def test_permits_are_counted_apart_from_locks(masters: list[FakeMaster]) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry)
+    begun = {name for name, labels in scraped(registry) if PERMIT in labels}
+    assert begun == {"redlock_acquisitions_total", "redlock_losses_total"}, "no histogram"
+    async with Redlock(masters, restart_guard="off", listener=metrics) as redlock:
+        semaphore = redlock.semaphore("r", permits=2, ttl=1000)
+        async with redlock.lock("r"), semaphore, semaphore:
+            await asyncio.sleep(0.5)
+            assert await semaphore.try_acquire() is None
+    count = "redlock_acquisitions_total"
+    assert value(registry, count, mode="permit", outcome="acquired") == 2
+    assert value(registry, count, mode="permit", outcome="held_by_others") == 1
+    assert value(registry, count, mode="exclusive", outcome="acquired") == 1
+    for name in ("redlock_hold_duration_seconds", "redlock_extension_margin_seconds"):
+        assert value(registry, f"{name}_count", mode="permit") >= 2
+    assert not any(label == "permit" for _, labels in scraped(registry) for label, _ in labels)
 
 
 async def test_gauges_are_those_of_the_managers_that_are_open(masters: list[FakeMaster]) -> None:

@@ -169,17 +169,22 @@ def test_the_timeout_is_learned_as_by_a_manager(
 
 
 def test_more_kinds_of_locks_need_more_permissions() -> None:
-    plain, fencing, fair, shared = (
+    plain, fencing, fair, shared, semaphores = (
         requirements.permissions(),
         requirements.permissions(fencing=True),
         requirements.permissions(fencing=True, fair=True),
         requirements.permissions(shared=True),
+        requirements.permissions(semaphores=True),
     )
     assert set(fencing.keys) - set(plain.keys) == {"redlock_aio:fence:*"}
     assert set(fair.commands) > set(plain.commands)
     assert (plain.channels, fair.channels) == ((), ("redlock_aio:wake:*",))
     assert set(shared.commands) > set(fair.commands)
     assert (shared.keys, shared.channels) == (fair.keys, fair.channels)
+    assert set(semaphores.commands) - set(fair.commands) == {"zcard"}
+    assert (semaphores.keys, semaphores.channels) == (fair.keys, fair.channels)
+    both = requirements.permissions(shared=True, semaphores=True).commands
+    assert sorted(both) == sorted({*semaphores.commands, *shared.commands})
     assert set(plain.optional) < set(plain.commands)
 
 

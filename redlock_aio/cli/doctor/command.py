@@ -33,6 +33,10 @@ Fair = Annotated[
 Shared = Annotated[
     bool, typer.Option("--shared", help="Examine also what readers need, as with --shared of run.")
 ]
+Semaphores = Annotated[
+    bool,
+    typer.Option("--semaphores", help="Examine also what semaphores need, as those of permits=."),
+]
 Timeout = Annotated[int, Duration("--timeout", help="The most time for each master (default 10s).")]
 Ignore = Annotated[
     list[Kind] | None,
@@ -45,11 +49,12 @@ def add_to(app: typer.Typer) -> None:
     command(app, name="doctor", guard="auto")(doctor)
 
 
-async def doctor(
+async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
     frame: Frame,
     fencing: Fencing = False,
     fair: Fair = False,
     shared: Shared = False,
+    semaphores: Semaphores = False,
     timeout: Timeout = PATIENCE,  # noqa: ASYNC109 - for each master, and an option
     ignore: Ignore = None,
 ) -> int:
@@ -64,7 +69,9 @@ async def doctor(
     names = [master.name for master in frame.redlock().statistics().masters]
     questions = Questions(
         key_prefix=frame.key_prefix,
-        permissions=requirements.permissions(fencing=fencing, fair=fair, shared=shared),
+        permissions=requirements.permissions(
+            fencing=fencing, fair=fair, shared=shared, semaphores=semaphores
+        ),
         patience=timeout / 1000,
     )
     masters = await examine_all(list(zip(names, frame.masters, strict=True)), questions)

@@ -159,7 +159,7 @@ _KINDS = {
         "The user lacks a permission (ACL) without which the locks do not work.",
         (
             "Grant what the message names, with ACL SETUSER. Options say which locks you use:"
-            " --fencing, --fair, --shared."
+            " --fencing, --fair, --shared, --semaphores."
         ),
     ),
     Kind.WAKING: (

@@ -108,6 +108,7 @@ def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[Per
         "zrange": (key, "0", "0"),
         "zrangebyscore": (key, "0", "0"),
         "zscore": (key, WRONG),
+        "zcard": (key,),
         "unsubscribe": (channel,),
         "subscribe": (channel,),
     }
@@ -131,6 +132,8 @@ def _of_keys(permissions: Permissions, key_prefix: str, key: str) -> Iterator[Pe
         f"redlock_aio:fence:{{{key}}}",
         f"redlock_aio:queue:{{{key}}}",
         f"redlock_aio:shares:{{{key}}}",
+        f"redlock_aio:permit:{{{key}}}#0",
+        f"redlock_aio:waiting:{{{key}}}",
     ]
     for pattern in (f"{key_prefix}*", *permissions.keys):
         start = pattern.removesuffix("*")

@@ -24,6 +24,10 @@ OTHER_SENTENCE = {
     "Redlock.locked": "Return a decorator: each call of a function or method runs under a lock.",
     "Lock.__enter__": "Acquire the lock; see `acquire`.",
     "Lock.__exit__": "Release the lease that this thread has entered last; see `Lease.__exit__`.",
+    "Semaphore.__enter__": "Acquire the lock; see `acquire`.",
+    "Semaphore.__exit__": (
+        "Release the lease that this thread has entered last; see `Lease.__exit__`."
+    ),
     "Term.__enter__": "Return the term, which the end of the block leaves.",
     "Term.__exit__": "Stand down; see `Lease.__exit__`.",
     "LockWatch": "The states of a lock, made by `Redlock.watch`; ``for state in watch:``.",
@@ -31,7 +35,7 @@ OTHER_SENTENCE = {
 }
 """First sentences that are not those of asyncio: a thread can't be cancelled."""
 
-CLASSES = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Term")
+CLASSES = ("Election", "Lease", "Lock", "LockWatch", "Redlock", "Semaphore", "Term")
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
@@ -140,7 +144,8 @@ def first_line(thing: object) -> str:
 @pytest.mark.parametrize(("name", "there", "here"), METHODS, ids=IDS)
 def test_the_same_errors_are_documented(name: str, there: Any, here: Any) -> None:
     """A thread has no loop, and its block raises for a loss although nothing is cancelled."""
-    if name in ("Lock.__enter__", "Lease.__exit__", "Redlock.__enter__", "Redlock.locked"):
+    unlike = {"Lock.__enter__", "Lease.__exit__", "Redlock.__enter__", "Redlock.locked"}
+    if name in {*unlike, "Semaphore.__enter__"}:
         return
     assert errors(here) == errors(there)
 
