@@ -24,9 +24,11 @@ from .history import NEVER, History, HistoryError, Operation, read
 from .leases import (
     Leases,
     Tenure,
+    beyond_permits,
     changed_reads,
     grants,
     lost_updates,
+    misnumbered,
     needless_token,
     overlaps,
     pairs_of_reads,
@@ -34,11 +36,12 @@ from .leases import (
     without_token,
 )
 from .linearizable import NotLinearizable, RegisterState, check_register
-from .order import are_even, overtakings, stopped, told_at, turns, waits
+from .order import are_even, overtakings, passed, stopped, told_at, turns, waits
 from .progress import Reachability, gaps, longest_pause, lost_without_need
 
 PROMISES: Final = {
     "exclusion": "two leases of one key were valid at the same time",
+    "permits": "more permits were valid at the same time than there are, or one had a wrong number",
     "expiry": "a lease was promised again though it was over",
     "updates": "an update was lost, though each was made under a valid lease",
     "reads": "a reader saw a change under its lease, though its writer had one, too",
@@ -52,8 +55,11 @@ PROMISES: Final = {
 }
 """What is checked, and what it says of a history that breaks it."""
 
-OVERLAPS: Final = frozenset({"exclusion", "expiry", "updates", "reads"})
-"""What is broken if two clients have a lock at a time. Each counts as the failure of a control."""
+OVERLAPS: Final = frozenset({"exclusion", "permits", "expiry", "updates", "reads"})
+"""
+What is broken if two clients have a lock at a time, or too many a permit. Each counts as the
+failure of a control.
+"""
 
 NEEDLESS: Final = "losses"
 """The check that is only counted: it breaks no promise."""
@@ -187,6 +193,7 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
     late: list[str] = []
     checks = {
         "exclusion": writer.exclusion(),
+        "permits": writer.permits(),
         "expiry": writer.expiry(reachability),
         "updates": writer.updates(late),
         "reads": writer.reads(),
@@ -237,6 +244,7 @@ class _Writer:
         origin = tenure.origin
         token = "" if tenure.token is None else f", token {tenure.token}"
         kind = ", shared" if tenure.shared else ""
+        kind += "" if origin.permit is None else f", permit {origin.permit}"
         spans = self.leases.spans(tenure)
         times = ", ".join(f"{self.at(began)} to {self.at(ended)}" for began, ended in spans[:3])
         more = f" and {len(spans) - 3} times more" if len(spans) > 3 else ""
@@ -250,6 +258,16 @@ class _Writer:
                 f"{key!r}: from {self.at(began)} to {self.at(ended)} both "
                 f"{self._lease(first)} and {self._lease(second)}"
             )
+        return result
+
+    def permits(self) -> Check:
+        tenures = self.leases.all.values()
+        result = Check(sum(1 for tenure in tenures if tenure.origin.permits))
+        for tenure, why in misnumbered(tenures):
+            result.broken.append(f"{self._lease(tenure)} has a wrong number: {why}")
+        for key, permits, at, valid in beyond_permits(self.leases):
+            those = "\n  ".join(self._lease(tenure) for tenure in valid)
+            result.broken.append(f"{key!r}: at {self.at(at)} {len(valid)} of {permits}:\n  {those}")
         return result
 
     def expiry(self, reachability: Reachability) -> Check:
@@ -311,7 +329,8 @@ class _Writer:
         result = Check()
         for keys, group in waits(self._history).items() if within is not None else ():
             result.checked += len(group)
-            for one, other in overtakings(group, int((within or 0) * 1e9)):
+            rule = passed if group[0].permits else overtakings
+            for one, other in rule(group, int((within or 0) * 1e9)):
                 result.broken.append(f"{self._describe(one)} by {self._describe(other)}")
             if not are_even(had := turns(group)):
                 (most, _), *_, (fewest, _) = had.most_common()

@@ -2,6 +2,7 @@
 
 from .locks import Contestant
 from .naive import NAIVE
+from .naive_semaphores import NAIVE_SEMAPHORES
 from .no_lock import NoLock
 from .ours import BESIDE_PLAIN, MIXED, OURS
 from .peers import peers
@@ -9,5 +10,6 @@ from .peers import peers
 
 def contestants() -> dict[str, Contestant]:
     """Return all contestants by their names."""
-    everybody: list[Contestant] = [*OURS, MIXED, BESIDE_PLAIN, *peers(), NoLock(), *NAIVE]
+    naive = (NoLock(), *NAIVE, *NAIVE_SEMAPHORES)
+    everybody: list[Contestant] = [*OURS, MIXED, BESIDE_PLAIN, *peers(), *naive]
     return {each.name: each for each in everybody}

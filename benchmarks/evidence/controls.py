@@ -56,6 +56,9 @@ BLIND: Mapping[str, object] = {
 }  # fmt: skip
 """Holders that do not look whether their lease is valid before they write."""
 
+CROWDED: Mapping[str, object] = {"keys": ("red",), "body": (0.0, 0.005)}
+"""All want one key: only requests that cross split the grants of the masters in three."""
+
 OFTEN = Row(
     "majority restarted often", "Three masters restart empty, three times.",
     majority_restarted_often,
@@ -99,5 +102,17 @@ CONTROLS = (
         "Each master counts its readers; each release counts down on all of them.",
         row("no fault"), "readers counted", "fails",
         seconds=3.0,
+    ),
+    Control(
+        "holders counted",
+        "Each master counts the holders of a semaphore, up to the number of its permits.",
+        row("no fault"), "holders counted", "fails",
+        seconds=3.0, job=CROWDED,
+    ),
+    Control(
+        "slots added up",
+        "Each master grants any free permit; grants of different permits count together.",
+        row("no fault"), "slots added up", "fails",
+        seconds=3.0, job=CROWDED,
     ),
 )  # fmt: skip

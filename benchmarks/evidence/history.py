@@ -26,6 +26,12 @@ The "invoke" is timed before the call and the end after it returned. The effect 
 `shared` says that it is the lease of a reader, beside which others may read, and nobody may write.
 `observed` says that each extension of the lease is recorded, as an `extend` or a `held`, also those
 that the library makes by itself. Without `shared`, `fencing` and `observed` they count as false.
+
+If *keys* is a semaphore, the invoke of an acquire, adopt or force_release says how many `permits`
+there are. The ok of an acquire, and all of the others, have `permit`: the number from 0 on, or none
+if the design does not number them. Each permit is a lock of its own, with tokens and registers of
+its own: the key of a write under it is "KEY#NUMBER".
+
 `held` and `lost` are observations: they have an "ok" only. A "fail" of a `write` says that the
 fence refused the token. Any other error of a `write` is an "info", or it would be taken for a
 refusal. `recorder` writes histories. Neither module imports anything of the library, so that a
@@ -53,6 +59,11 @@ class HistoryError(ValueError):
     """A file is not a history; the message names the file, the line and what is wrong."""
 
 
+def numbered(key: str, permit: int | str) -> str:
+    """Return the name of a permit of the semaphore *key*, which is also that of its register."""
+    return f"{key}#{permit}"
+
+
 @dataclass(slots=True)
 class Operation:
     """One operation of one client. A field that its kind does not have has its default."""
@@ -72,6 +83,10 @@ class Operation:
     token: int | None = None
     shared: bool = False
     """Whether the lease is that of a reader."""
+    permits: int = 0
+    """How many may have a permit of its key, which is a semaphore; 0 if it is none."""
+    permit: int | None = None
+    """The number of its permit."""
     fencing: bool = False
     """Whether the lease has to have a token."""
     observed: bool = False
@@ -89,6 +104,18 @@ class Operation:
         return self.client.partition("/")[0]
 
     @property
+    def locks(self) -> tuple[str, ...]:
+        """
+        What it has to itself: its keys, or the permit of a semaphore.
+
+        A permit without a number is distinct from all others: only their number can be judged.
+        """
+        if not self.permits:
+            return self.keys
+        number = self.lease if self.permit is None else self.permit
+        return tuple(numbered(key, number) for key in self.keys)
+
+    @property
     def effect_by(self) -> int:
         """The instant by which it had its effect, if it had one: `NEVER` after an "info"."""
         return NEVER if self.end == "info" else self.ended_at
@@ -99,7 +126,7 @@ class Operation:
         ended = "never" if self.ended_at == NEVER else f"{(self.ended_at - origin) / 1e9:.6f}"
         named = {"keys": ",".join(self.keys), "lease": self.lease, "from": self.exporter}
         facts = [f"{name}={text}" for name, text in named.items() if text]
-        numbers = {"token": self.token, "value": self.value}
+        numbers = {"permit": self.permit, "token": self.token, "value": self.value}
         facts += [f"{name}={number}" for name, number in numbers.items() if number is not None]
         what = f"{self.what} shared" if self.shared else self.what
         parts = [f"{self.client}#{self.number}", what, *facts, self.end, self.why]
@@ -223,6 +250,8 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "until": ("until", (int,)),
     "token": ("token", (int, NoneType)),
     "shared": ("shared", (bool,)),
+    "permits": ("permits", (int,)),
+    "permit": ("permit", (int, NoneType)),
     "fencing": ("fencing", (bool,)),
     "observed": ("observed", (bool,)),
     "value": ("value", (int, NoneType)),

@@ -14,6 +14,9 @@ next one takes its place, its `until` is over, or the lease ends:
 A *shared* lease is that of a reader. It may be valid beside other shared ones; all others exclude
 each other, and the shared ones.
 
+Each permit of a semaphore is a lock of its own, and leases of two of them do not exclude each
+other. How many there are is judged besides.
+
 A promise that is known *after* such an end is a new one: a holder that finds its lease valid
 after it was adopted by another, or lost, may act on it. That it was made at all is for `expiry`
 to judge.
@@ -71,6 +74,11 @@ class Tenure:
     def shared(self) -> bool:
         """Whether others may have shared leases of its keys at the same time."""
         return self.origin.shared
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """What it excludes others from: its keys, or its permit of a semaphore."""
+        return self.origin.locks
 
     @property
     def began_at(self) -> int:
@@ -132,7 +140,7 @@ class Leases:
         self.forced = {key: Around(operations) for key, operations in self._forced.items()}
         """The forced releases of each key that may have had an effect."""
         for tenure in self.all.values():
-            for key in self.forced.keys() & set(tenure.origin.keys):
+            for key in self.forced.keys() & set(tenure.locks):
                 self._force(tenure, self.forced[key])
         self._spans = {tenure.name: tenure.spans() for tenure in self.all.values()}
         for tenure in self.all.values():
@@ -140,7 +148,7 @@ class Leases:
         self.by_key: dict[str, list[Tenure]] = defaultdict(list)
         self._own: dict[tuple[str, str], list[Span]] = defaultdict(list)
         for tenure in self.all.values():
-            for key in tenure.origin.keys:
+            for key in tenure.locks:
                 self.by_key[key].append(tenure)
                 own = [] if tenure.shared else self.spans(tenure)
                 self._own[tenure.origin.client, key] += own
@@ -179,7 +187,7 @@ class Leases:
             case "adopt":
                 self._hand_over(one)
             case "force_release" if one.end != "fail":
-                for key in one.keys:
+                for key in one.locks:
                     self._forced[key].append(one)
             case "held" | "extend" | "release" | "lost":
                 tenure = self.all.get(one.lease)
@@ -257,6 +265,50 @@ def overlaps(leases: Leases) -> Iterator[tuple[str, Tenure, Tenure, int, int]]:
             known = longest.get(tenure.shared)
             if known is None or ended > known[0]:
                 longest[tenure.shared] = ended, tenure
+
+
+def beyond_permits(leases: Leases) -> Iterator[tuple[str, int, int, list[Tenure]]]:
+    """
+    Yield each instant at which more leases of a semaphore begin to be valid than it has permits.
+
+    Reported are the key, the number of permits, the instant, and all leases that are valid then.
+    Programs may say different numbers: those that say one number, or a lower one, have at most
+    that many permits together.
+    """
+    semaphores: dict[str, list[Tenure]] = defaultdict(list)
+    for tenure in leases.all.values():
+        for key in tenure.origin.keys if tenure.origin.permits else ():
+            semaphores[key].append(tenure)
+    for key, tenures in sorted(semaphores.items()):
+        for permits in sorted({tenure.origin.permits for tenure in tenures}):
+            # At one instant the end comes first: a permit that is handed over is held once.
+            events = sorted(
+                (at, begins, tenure.name)
+                for tenure in tenures
+                if tenure.origin.permits <= permits
+                for span in leases.spans(tenure)
+                for begins, at in zip((True, False), span, strict=True)
+            )
+            valid: dict[str, Tenure] = {}
+            for at, begins, name in events:
+                if begins:
+                    valid[name] = leases.all[name]
+                    if len(valid) > permits:
+                        yield key, permits, at, list(valid.values())
+                else:
+                    del valid[name]
+
+
+def misnumbered(tenures: Iterable[Tenure]) -> Iterator[tuple[Tenure, str]]:
+    """Yield the leases whose permit does not have the number that it should have, and why."""
+    for one in tenures:
+        permit, permits = one.origin.permit, one.origin.permits
+        if one.exporter is not None and one.exporter.origin.permit != permit:
+            yield one, f"it had the number {one.exporter.origin.permit} before its adoption"
+        elif permit is not None and not 0 <= permit < permits:
+            yield one, f"there are {permits}"
+        elif permit is None and permits and one.origin.fencing:
+            yield one, "its token is that of a permit, but of which one?"
 
 
 def without_token(tenures: Iterable[Tenure]) -> Iterator[Tenure]:

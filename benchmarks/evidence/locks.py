@@ -49,6 +49,8 @@ class Held(ABC):
 
         token: The fencing token, or None.
 
+        permit: The number of the permit of a semaphore, from 0 on; None if there is none.
+
         until: The instant up to which the library promises the lease, as known now; 0 if
             it is over.
 
@@ -58,6 +60,7 @@ class Held(ABC):
     id: str
     on_extended: Callable[[], None] = staticmethod(lambda: None)
     token: int | None = None
+    permit: int | None = None
     until: int = 0
 
     def ensure_valid(self) -> None:  # noqa: B027 - most libraries have nothing to ask
@@ -110,9 +113,14 @@ class Locks(ABC):
         """Continue a lease of another process; raise `NotAcquired` if that failed."""
         raise NotAcquired(f"no such feature: {exported}")
 
-    async def force_release(self, key: str) -> None:
-        """Release *key* for its holder; raise `NotAcquired` if too few masters answered."""
-        raise NotAcquired(f"no such feature: {key}")
+    async def force_release(self, key: str, permit: int | None = None) -> None:
+        """
+        Release *key* for its holder, or its *permit*.
+
+        Raises:
+            NotAcquired: Too few masters answered.
+        """
+        raise NotAcquired(f"no such feature: {key}, {permit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,8 @@ class Contestant(ABC):
 
         reads: The share of turns in which a task only reads, by `Locks.acquire_shared`.
 
+        permits: How many may have a permit of a key, which is a semaphore; 0 if it is none.
+
         masters: How many of the masters it uses, the first ones.
 
         event_loop: Whether its clients have an event loop that can be blocked.
@@ -169,6 +179,7 @@ class Contestant(ABC):
     fair: bool = False
     fencing: bool = False
     reads: float = 0.0
+    permits: int = 0
     masters: int = 5
     event_loop: bool = True
     command: tuple[str, ...] = ()

@@ -11,8 +11,9 @@ import contextlib
 import random
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -26,15 +27,17 @@ return 0
 """
 
 
-class _Lease(Held):
+class NaiveLease(Held):
     """A lease of one key, with its own ttl."""
 
-    def __init__(self, locks: "_Naive", key: str, ttl: int, *, shared: bool) -> None:
+    def __init__(
+        self, leave: Callable[[Any], Awaitable[None]], key: str, ttl: int, *, shared: bool = False
+    ) -> None:
         self.id = unique("naive-")
         self.until = now() + ttl * MS
         self.key = key
         self.shared = shared
-        self._locks = locks
+        self._leave = leave
 
     def ensure_valid(self) -> None:
         if now() > self.until:
@@ -44,66 +47,90 @@ class _Lease(Held):
         raise NotHeld(f"no such feature: {ttl}")
 
     async def release(self) -> None:
-        await self._locks.leave(self)
+        await self._leave(self)
 
 
-class _Naive(Locks):
-    """What both have in common: the key of a writer, majorities, and attempts until the end."""
+class AllMasters(Locks):
+    """Asks all masters, and lets attempts follow each other until one succeeds."""
 
     def __init__(self, masters: Sequence[redis.asyncio.Redis]) -> None:
         self._masters = masters
 
-    async def acquire(
-        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
-    ) -> _Lease:
-        del auto_extend
-        return await self._acquire(keys, ttl, wait, shared=False)
-
-    async def acquire_shared(
-        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
-    ) -> _Lease:
-        del auto_extend
-        return await self._acquire(keys, ttl, wait, shared=True)
-
-    async def _acquire(self, keys: Sequence[str], ttl: int, wait: int, *, shared: bool) -> _Lease:
-        (key,) = keys
-        ends = time.monotonic() + wait / 1000
-        while True:
-            lease = _Lease(self, key, ttl, shared=shared)
-            if await (self.read(lease, ttl) if shared else self.write(lease, ttl)):
-                return lease
-            await self.leave(lease)
-            if time.monotonic() > ends:
-                raise NotAcquired("it is held by others")
-            await asyncio.sleep(random.uniform(0.001, 0.02))
-
-    async def _majority(self, *command: object) -> bool:
-        """Send a command to all masters, and return whether a majority says yes."""
+    async def answers(self, *command: object) -> list[Any]:
+        """Send a command to all masters, and return what they answer; None for an error."""
         sent = (master.execute_command(*command) for master in self._masters)
         answers = await asyncio.gather(*sent, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, RedisError):
                 raise answer
-        yes = sum(1 for each in answers if each and not isinstance(each, BaseException))
-        return yes > len(self._masters) // 2
+        return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
-    async def leave(self, lease: _Lease) -> None:
+    async def majority(self, *command: object) -> bool:
+        """Send a command to all masters, and return whether a majority says yes."""
+        return self.is_majority(await self.answers(*command))
+
+    def is_majority(self, answers: Sequence[object]) -> bool:
+        """Return whether a majority has said yes."""
+        return sum(1 for answer in answers if answer) > len(self._masters) // 2
+
+    async def until_acquired(
+        self, wait: int, attempt: Callable[[], Awaitable[NaiveLease | None]]
+    ) -> NaiveLease:
+        """Call *attempt* until it returns a lease; raise `NotAcquired` after *wait* ms."""
+        ends = time.monotonic() + wait / 1000
+        while (lease := await attempt()) is None:
+            if time.monotonic() > ends:
+                raise NotAcquired("it is held by others")
+            await asyncio.sleep(random.uniform(0.001, 0.02))
+        return lease
+
+
+class _Naive(AllMasters):
+    """What both have in common: the key of a writer."""
+
+    async def acquire(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> NaiveLease:
+        del auto_extend
+        return await self._acquire(keys, ttl, wait, shared=False)
+
+    async def acquire_shared(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> NaiveLease:
+        del auto_extend
+        return await self._acquire(keys, ttl, wait, shared=True)
+
+    async def _acquire(
+        self, keys: Sequence[str], ttl: int, wait: int, *, shared: bool
+    ) -> NaiveLease:
+        (key,) = keys
+
+        async def attempt() -> NaiveLease | None:
+            lease = NaiveLease(self.leave, key, ttl, shared=shared)
+            if await (self.read(lease, ttl) if shared else self.write(lease, ttl)):
+                return lease
+            await self.leave(lease)
+            return None
+
+        return await self.until_acquired(wait, attempt)
+
+    async def leave(self, lease: NaiveLease) -> None:
         """Release a lease, or what an attempt has left, on all masters."""
         if lease.shared:
             await self.stop_reading(lease)
         else:
-            await self._majority("EVAL", _RELEASE_WRITER, 1, lease.key, lease.id)
+            await self.majority("EVAL", _RELEASE_WRITER, 1, lease.key, lease.id)
 
     @abstractmethod
-    async def read(self, lease: _Lease, ttl: int) -> bool:
+    async def read(self, lease: NaiveLease, ttl: int) -> bool:
         """Try once to acquire the lease of a reader."""
 
     @abstractmethod
-    async def write(self, lease: _Lease, ttl: int) -> bool:
+    async def write(self, lease: NaiveLease, ttl: int) -> bool:
         """Try once to acquire the lease of a writer."""
 
     @abstractmethod
-    async def stop_reading(self, lease: _Lease) -> None:
+    async def stop_reading(self, lease: NaiveLease) -> None:
         """Release the lease of a reader."""
 
 
@@ -128,19 +155,19 @@ class _CheckThenRegister(_Naive):
     The writer may set its key, and see an empty set, between the two steps of the reader.
     """
 
-    async def read(self, lease: _Lease, ttl: int) -> bool:
+    async def read(self, lease: NaiveLease, ttl: int) -> bool:
         readers = f"{lease.key}:readers"
-        if not await self._majority("EVAL", _NOBODY_WRITES, 1, lease.key):
+        if not await self.majority("EVAL", _NOBODY_WRITES, 1, lease.key):
             return False
-        return await self._majority("EVAL", _ENTER, 1, readers, lease.id, ttl)
+        return await self.majority("EVAL", _ENTER, 1, readers, lease.id, ttl)
 
-    async def write(self, lease: _Lease, ttl: int) -> bool:
-        if not await self._majority("SET", lease.key, lease.id, "NX", "PX", ttl):
+    async def write(self, lease: NaiveLease, ttl: int) -> bool:
+        if not await self.majority("SET", lease.key, lease.id, "NX", "PX", ttl):
             return False
-        return await self._majority("EVAL", _NOBODY_READS, 1, f"{lease.key}:readers")
+        return await self.majority("EVAL", _NOBODY_READS, 1, f"{lease.key}:readers")
 
-    async def stop_reading(self, lease: _Lease) -> None:
-        await self._majority("ZREM", f"{lease.key}:readers", lease.id)
+    async def stop_reading(self, lease: NaiveLease) -> None:
+        await self.majority("ZREM", f"{lease.key}:readers", lease.id)
 
 
 _COUNT_READER = """
@@ -167,25 +194,26 @@ class _ReadersCounted(_Naive):
     master that it did not reach in time, or that refused it, counts another reader less then.
     """
 
-    async def read(self, lease: _Lease, ttl: int) -> bool:
+    async def read(self, lease: NaiveLease, ttl: int) -> bool:
         keys = lease.key, f"{lease.key}:readers"
-        return await self._majority("EVAL", _COUNT_READER, 2, *keys, ttl)
+        return await self.majority("EVAL", _COUNT_READER, 2, *keys, ttl)
 
-    async def write(self, lease: _Lease, ttl: int) -> bool:
+    async def write(self, lease: NaiveLease, ttl: int) -> bool:
         keys = lease.key, f"{lease.key}:readers"
-        return await self._majority("EVAL", _WRITE_IF_NONE_COUNTED, 2, *keys, lease.id, ttl)
+        return await self.majority("EVAL", _WRITE_IF_NONE_COUNTED, 2, *keys, lease.id, ttl)
 
-    async def stop_reading(self, lease: _Lease) -> None:
-        await self._majority("EVAL", _UNCOUNT_READER, 1, f"{lease.key}:readers")
+    async def stop_reading(self, lease: NaiveLease) -> None:
+        await self.majority("EVAL", _UNCOUNT_READER, 1, f"{lease.key}:readers")
 
 
 @dataclass(frozen=True)
 class Naive(Contestant):
-    """A read-write lock that excludes too little."""
+    """A read-write lock or a semaphore that excludes too little."""
 
     name: str
-    locks: type[_Naive]
-    reads: float = 0.7
+    locks: type[AllMasters]
+    reads: float = 0.0
+    permits: int = 0
     distribution = "redlock-aio"
     clients: tuple[str, ...] = ("redis", "hiredis")
 
@@ -201,6 +229,6 @@ class Naive(Contestant):
 
 
 NAIVE = (
-    Naive("check then register", _CheckThenRegister),
-    Naive("readers counted", _ReadersCounted),
+    Naive("check then register", _CheckThenRegister, reads=0.7),
+    Naive("readers counted", _ReadersCounted, reads=0.7),
 )

@@ -22,7 +22,8 @@ def waits(history: History) -> dict[tuple[str, ...], list[Operation]]:
     result: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
     for one in sorted(history.operations, key=lambda one: one.ended_at):
         if one.what == "acquire" and one.end != "info":
-            result[tuple(sorted(one.keys))].append(one)
+            keys = tuple(sorted(one.keys))
+            result[("a permit of", *keys) if one.permits else keys].append(one)
     return result
 
 
@@ -47,6 +48,28 @@ def overtakings(group: Sequence[Operation], slack: int) -> Iterator[tuple[Operat
         mine = latest.get(one.shared)
         if one.end == "ok" and (mine is None or one.invoked_at > mine.invoked_at):
             latest[one.shared] = one
+
+
+def passed(group: Sequence[Operation], slack: int) -> Iterator[tuple[Operation, Operation]]:
+    """
+    Yield each waiter for a permit that one passed which had waited for less than half as long.
+
+    Waiters of a semaphore are in one queue for each permit. That is what is promised of one that
+    waits for another permit than the one that becomes free.
+
+    Args:
+        group: The acquisitions of one semaphore, in the order of their end.
+
+        slack: By how many ns the longer wait may be more than twice the other one.
+    """
+    oldest: Operation | None = None  # of those that waited for longer
+    for one in reversed(group):
+        if oldest is not None and one.end == "ok":
+            waited, longer = one.ended_at - one.invoked_at, one.ended_at - oldest.invoked_at
+            if longer > 2 * waited + slack:
+                yield oldest, one
+        if oldest is None or one.invoked_at < oldest.invoked_at:
+            oldest = one
 
 
 def turns(group: Sequence[Operation]) -> Counter[str]:

@@ -38,6 +38,7 @@ class OurLease(Held):
         self.id = unique(f"{lease.fingerprint}-")
         self.lease = lease
         self._leave = leave or lease.release
+        self.permit = lease.permit
         # What a reader has is recorded, too: it should be none.
         self.token = getattr(lease, "fencing_token", None) if fencing else None
 
@@ -102,6 +103,18 @@ class OurLocks(Locks):
         self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
     ) -> OurLease:
         kind, turn = self._kind, next(self._turns)
+        if kind.permits:
+            (key,) = keys
+            semaphore = self._redlock.semaphore(
+                key,
+                permits=kind.permits,
+                ttl=ttl,
+                wait=wait,
+                auto_extend=auto_extend,
+                fencing=kind.fencing,
+                on_lost="flag",
+            )
+            return await self._acquire(semaphore, wait, turn)
         lock = self._redlock.lock(
             *keys,
             ttl=ttl,
@@ -148,9 +161,12 @@ class OurLocks(Locks):
             raise NotAcquired(reason(error)) from error
         return self._held.add(OurLease(lease, fencing=self._kind.fencing))
 
-    async def force_release(self, key: str) -> None:
+    async def force_release(self, key: str, permit: int | None = None) -> None:
         try:
-            await self._redlock.force_release(key)
+            if permit is None:
+                await self._redlock.force_release(key)
+            else:
+                await self._redlock.semaphore(key, permits=permit + 1).force_release(permit)
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
 
@@ -186,6 +202,7 @@ class Ours(Contestant):
     fair: bool = False
     fencing: bool = False
     reads: float = 0.0
+    permits: int = 0
     abilities = ALL_ABILITIES
     distribution = "redlock-aio"
     clients: tuple[str, ...] = ("redis", "hiredis")
@@ -228,6 +245,7 @@ OURS = (
     Ours("fair and fenced", fair=True, fencing=True),
     Ours("several", several=2),
     Ours("read-write", fair=True, fencing=True, reads=0.7),
+    Ours("semaphore", fair=True, fencing=True, permits=2),
 )
 
 MIXED = Ours("mixed", mixed=True)

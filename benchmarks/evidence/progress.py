@@ -8,11 +8,11 @@ runner has to record that.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .history import NEVER, History, HistoryError, Reach
+from .history import NEVER, History, HistoryError, Operation, Reach, numbered
 from .leases import Leases, Span, Tenure
 
 MS: Final = 1_000_000
@@ -134,16 +134,25 @@ def gaps(history: History, leases: Leases, reachability: Reachability) -> dict[s
     """
     Return the longest gap of each key, or of each set of keys that are locked together.
 
+    Each permit of a semaphore is a key here, which each waiter wants: none may be left unused while
+    somebody waits. Of a semaphore that does not number its permits nothing is said.
+
     In a gap a process has an acquisition underway all the time (or a pause of `PAUSE` at most
     before the next), it runs and reaches a majority all the time, and no lease of any of the
     keys is valid. A key that a killed or cut off client has left on the masters ends no gap.
     """
     wanted: dict[tuple[tuple[str, ...], str], list[Span]] = defaultdict(list)
     end = history.ended_at
+    unnumbered = {
+        tenure.origin.keys
+        for tenure in leases.all.values()
+        if tenure.origin.permits and tenure.origin.permit is None
+    }
     for one in history.operations:
         if one.what == "acquire":
             span = one.invoked_at, min(one.ended_at, end)
-            wanted[tuple(sorted(one.keys)), one.process].append(span)
+            for keys in _wants(one, unnumbered):
+                wanted[keys, one.process].append(span)
     result: dict[str, Gap] = {}
     held: dict[tuple[str, ...], list[Span]] = {}
     for (keys, process), spans in wanted.items():
@@ -157,6 +166,15 @@ def gaps(history: History, leases: Leases, reachability: Reachability) -> dict[s
         ):
             result[name] = Gap(*longest, keys, process)
     return dict(sorted(result.items()))
+
+
+def _wants(one: Operation, unnumbered: Container[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that an acquisition wants together: each permit of a semaphore by itself."""
+    if not one.permits:
+        yield tuple(sorted(one.keys))
+    elif one.keys not in unnumbered:
+        for permit in range(one.permits):
+            yield tuple(numbered(key, permit) for key in one.keys)
 
 
 def _held(history: History, leases: Leases, keys: tuple[str, ...]) -> list[Span]:
@@ -173,7 +191,7 @@ def _held(history: History, leases: Leases, keys: tuple[str, ...]) -> list[Span]
     adopted = (
         (one.invoked_at, min(one.ended_at, one.invoked_at + one.ttl * MS))
         for one in history.operations
-        if one.what == "adopt" and not set(keys).isdisjoint(one.keys)
+        if one.what == "adopt" and not set(keys).isdisjoint(one.locks)
     )
     return union(itertools.chain(valid, instants, adopted))
 
@@ -212,7 +230,7 @@ def lost_without_need(
         began = at - asked[-1] * MS
         forced = any(
             next(leases.forced[key].within(max(tenure.origin.invoked_at, began), at), None)
-            for key in leases.forced.keys() & set(tenure.origin.keys)
+            for key in leases.forced.keys() & set(tenure.locks)
         )
         adopted = tenure.handed_over <= at
         process = tenure.origin.process

@@ -18,10 +18,11 @@ under them, and the fault happens. Then a checker reads what each client saw.
 LEGEND = """What a cell says:
 
 - **holds**: no promise of safety that this kind of lock makes was broken. No two leases of a key
-  were valid at once, but those of readers, none was valid again after its end, no update under a
-  valid lease was lost, no reader saw a change under its lease, and no key was left when all had
-  expired. With fencing, each token was higher than those before it, and an order explains the
-  reads and writes through the fence.
+  were valid at once, but those of readers, and of a semaphore no permit twice and no more than
+  there are. None was valid again after its end, no update under a valid lease was lost, no reader
+  saw a change under its lease, and no key was left when all had expired. With fencing, each token
+  was higher than those before it, of the same permit, and an order explains the reads and writes
+  through the fence.
 - **needless**: the leases that were lost though their client ran and reached the same majority
   of the masters during the whole ttl before, and nobody released them by force. A lease may be
   lost at any time, so this breaks no promise: one that only three of five masters have granted is
@@ -33,7 +34,8 @@ LEGEND = """What a cell says:
 - **late**: the updates that were lost to a write after the end of its lease. Only a fence can
   refuse it."""
 
-DETAILS = """*intervals* (times for which a lease of a key was valid), *updates*, *reads* (pairs of
+DETAILS = """*intervals* (times for which a lease of a key, or of a permit, was valid), *permits*
+(leases of a permit), *updates*, *reads* (pairs of
 them under one lease of a reader), *tokens* and *register* (reads and writes through the fence) are
 how many of them were checked. The *longest
 pause* is the longest time without an acquisition of a key, also while no client reached a
@@ -146,8 +148,9 @@ def control_table(entries: Sequence[Entry]) -> str:
 def details(entries: Sequence[Entry]) -> str:
     """Return the table with the figures of each cell."""
     head = [
-        "fault", "lock", "acquired", "per s", "intervals", "updates", "reads", "tokens", "register",
-        "late", "lost leases", "needless", "longest gap", "longest pause", "keys left", "seed",
+        "fault", "lock", "acquired", "per s", "intervals", "permits", "updates", "reads", "tokens",
+        "register", "late", "lost leases", "needless", "longest gap", "longest pause", "keys left",
+        "seed",
     ]  # fmt: skip
     names = [row.name for row in ROWS]
     columns = [ours.name for ours in OURS]
@@ -160,7 +163,7 @@ def details(entries: Sequence[Entry]) -> str:
     rows = []
     for each in sorted(entries, key=place):
         if each.facts:
-            checks = ("exclusion", "updates", "reads", "tokens", "register")
+            checks = ("exclusion", "permits", "updates", "reads", "tokens", "register")
             counts = [_count(each, name) for name in checks]
             rows.append([
                 each.control or each.row, each.column, f"{each.acquired:,}",

@@ -27,10 +27,12 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
 
 from .contestants import contestants
+from .history import numbered
 from .job import Job
 from .locks import MS, Held, Locks, NotAcquired, NotHeld, Setting, unique
 from .recorder import Client, Recorder, now
@@ -195,6 +197,7 @@ class Task:
     async def _turn(self, wait: int) -> None:
         """Acquire, work and release."""
         job, kind = self.job, self.contestant
+        permits = {"permits": kind.permits} if kind.permits else {}
         shared = kind.reads > 0 and self.random.random() < kind.reads
         acquire = self.locks.acquire_shared if shared else self.locks.acquire
         pending = self.client.invoke(
@@ -206,6 +209,7 @@ class Task:
             observed="report" in kind.abilities,
             ttl=job.ttl,
             wait=wait,
+            **permits,
         )
         try:
             held = await acquire(self.keys, job.ttl, wait, auto_extend=job.auto_extend)
@@ -216,7 +220,7 @@ class Task:
             pending.fail(str(error))
             await asyncio.sleep(0.02)
             return
-        pending.ok(lease=held.id, until=held.until or now(), token=held.token)
+        pending.ok(lease=held.id, until=held.until or now(), token=held.token, **permit_of(held))
         await Section(self, held, self.keys, shared=shared).run()
 
     async def _cancelled_turn(self, wait: int) -> None:
@@ -265,10 +269,12 @@ class Task:
                         path.rename(taken)
                         await self._adopt(json.loads(taken.read_text()))
 
-    async def _adopt(self, handed: dict[str, str]) -> None:
+    async def _adopt(self, handed: dict[str, Any]) -> None:
         exporter, keys = handed["from"], handed["keys"].split()
         observed = "report" in self.contestant.abilities
         facts = {"from": exporter, "keys": keys, "observed": observed, "ttl": self.job.ttl}
+        if self.contestant.permits:
+            facts |= {"permits": self.contestant.permits, "permit": handed["permit"]}
         pending = self.client.invoke("adopt", **facts)
         try:
             held = await self.locks.adopt(handed["text"])
@@ -276,21 +282,29 @@ class Task:
             pending.fail(str(error))
             return
         until = held.until or now()
-        pending.ok(**{"from": exporter}, lease=held.id, until=until, token=held.token)
+        facts = {"from": exporter, "lease": held.id, "until": until, "token": held.token}
+        pending.ok(**facts, **permit_of(held))
         await Section(self, held, keys).run()
 
     async def force(self) -> None:
         """Release keys by force, also those that others hold."""
         while (left := self.worker.time_left()) > 1:
             await asyncio.sleep(min(left, self.random.expovariate(self.job.force)))
-            key = self.random.choice(self.job.keys)
-            pending = self.client.invoke("force_release", keys=[key])
+            key, permits = self.random.choice(self.job.keys), self.contestant.permits
+            permit = self.random.randrange(permits) if permits else None
+            which = {"permits": permits, "permit": permit} if permits else {}
+            pending = self.client.invoke("force_release", keys=[key], **which)
             try:
-                await self.locks.force_release(key)
+                await self.locks.force_release(key, permit)
             except NotAcquired as error:
                 pending.info(str(error))
             else:
                 pending.ok(keys=[key])
+
+
+def permit_of(held: Held) -> dict[str, int]:
+    """Return the permit of a lease as a fact for its history, if it has one."""
+    return {} if held.permit is None else {"permit": held.permit}
 
 
 class Section:
@@ -305,6 +319,10 @@ class Section:
         self.client = task.client
         self.held = held
         self.keys = keys
+        # Each permit has its own tokens, so the holders of one share a register.
+        self.registers = [
+            key if held.permit is None else numbered(key, held.permit) for key in keys
+        ]
         self.random = task.random
         self.able = task.contestant.abilities
         self.over = False
@@ -347,16 +365,18 @@ class Section:
 
     async def _look(self) -> dict[str, int]:
         """Return the counters, where there are some; a reader reads the registers."""
-        for key in self.keys if self.shared else ():
+        for key in self.registers if self.shared else ():
             await self._read(key)
-        # What readers saw of a counter would show nothing: so without a fence a register takes all.
-        if self.task.contestant.fencing or self.task.contestant.reads:
+        kind = self.task.contestant
+        # What readers saw of a counter would show nothing, and several with a permit may change it:
+        # so without a fence a register takes all.
+        if kind.fencing or kind.reads or kind.permits:
             return {}
-        return {key: await self.task.worker.store.count(key) for key in self.keys}
+        return {key: await self.task.worker.store.count(key) for key in self.registers}
 
     async def _act(self, counters: dict[str, int]) -> None:
         """Read again, write, or add, while the lease is valid."""
-        for key in self.keys:
+        for key in self.registers:
             if not self._is_valid():
                 break
             if self.shared:
@@ -464,7 +484,8 @@ class Section:
         except NotHeld as error:
             self._lost(str(error))
             return
-        handed = {"from": lease, "keys": " ".join(self.keys), "text": text}
+        handed: dict[str, Any] = {"from": lease, "keys": " ".join(self.keys), "text": text}
+        handed |= permit_of(self.held)
         path = worker.folder / "handover" / f"{worker.name}-{unique()}"
         path.write_text(json.dumps(handed))
         path.rename(path.with_suffix(".lease"))
@@ -491,16 +512,18 @@ class Section:
         # Client 9 is no task: its only operation is the lease that the child may believe in. It
         # does not count as shared, so that it is found beside that of a parent that reads, too.
         kind, job = self.task.contestant, self.job
-        pending = child.recorder.client(9).invoke(
-            "acquire", keys=self.keys, fair=kind.fair, fencing=kind.fencing, ttl=job.ttl, wait=0
-        )
+        facts: dict[str, Any] = {"fair": kind.fair, "fencing": kind.fencing, "ttl": job.ttl}
+        if kind.permits:
+            facts["permits"] = kind.permits
+        pending = child.recorder.client(9).invoke("acquire", keys=self.keys, wait=0, **facts)
         try:
             self.held.ensure_valid()
         except NotHeld as error:
             pending.fail(str(error))
         else:
             until = now() + job.ttl * MS
-            pending.ok(lease=unique("forked-"), until=until, token=self.held.token)
+            facts = {"lease": unique("forked-"), "until": until, "token": self.held.token}
+            pending.ok(**facts, **permit_of(self.held))
 
         async def work() -> None:
             with contextlib.suppress(NotHeld):

@@ -63,6 +63,8 @@ class Script:
         fencing: bool | None = None,
         observed: bool = True,
         shared: bool = False,
+        permit: int | None = None,
+        permits: int = 0,
     ) -> str:
         """Add an acquisition of *key* or of several with commas; return the name of its lease."""
         lease = f"lease-{next(self._numbers)}"
@@ -72,6 +74,10 @@ class Script:
         if shared:  # older histories have no such fact
             asked["shared"] = True
         result: dict[str, Any] = {"lease": lease, "until": instant(until), "token": token}
+        if permits:
+            asked["permits"] = permits
+        if permit is not None:
+            result["permit"] = permit
         if end != "ok":
             result = {"why": "LockNotAcquiredError"}
         self.add(client, "acquire", *time, end=end, asked=asked, result=result)
@@ -115,17 +121,32 @@ class Script:
         until: float = FOREVER,
         token: int | None = None,
         end: str = "ok",
+        permit: int | None = None,
+        permits: int = 0,
     ) -> str:
         lease = f"lease-{next(self._numbers)}"
-        asked = {"from": exporter, "keys": ["k"], "ttl": 1_000}
-        result = {"lease": lease, "from": exporter, "until": instant(until), "token": token}
+        asked: dict[str, Any] = {"from": exporter, "keys": ["k"], "ttl": 1_000}
+        result: dict[str, Any] = {
+            "lease": lease, "from": exporter, "until": instant(until), "token": token,
+        }  # fmt: skip
+        if permits:
+            asked |= {"permits": permits, "permit": permit}
+            result["permit"] = permit
         self.add(client, "adopt", *time, end=end, asked=asked, result=result if end == "ok" else {})
         return lease
 
     def force_release(
-        self, client: str, *time: float | None, end: str = "ok", key: str = "k"
+        self,
+        client: str,
+        *time: float | None,
+        end: str = "ok",
+        key: str = "k",
+        permit: int | None = None,
     ) -> None:
-        self.add(client, "force_release", *time, end=end, asked={"keys": [key]})
+        asked: dict[str, Any] = {"keys": [key]}
+        if permit is not None:
+            asked |= {"permits": permit + 1, "permit": permit}
+        self.add(client, "force_release", *time, end=end, asked=asked)
 
     def increment(
         self, client: str, *time: float | None, value: int | None = None, end: str = "ok"
@@ -143,12 +164,10 @@ class Script:
         key: str = "k",
         token: int | None = None,
         until: float = FOREVER,
-        shared: bool = False,
+        **facts: Any,
     ) -> str:
         """Add an acquisition that took 1 ms, and the release of its lease."""
-        lease = self.acquire(
-            client, began - 1, began, key=key, token=token, until=until, shared=shared
-        )
+        lease = self.acquire(client, began - 1, began, key=key, token=token, until=until, **facts)
         self.release(client, ended, ended + 1, lease=lease)
         return lease
 

@@ -56,6 +56,7 @@ def entry(row: str = "no fault", column: str = "plain", **facts: Any) -> Entry:
         ({"broken": {"register": 1}}, False),
         ({"broken": {"updates": 1}}, False),
         ({"broken": {"reads": 1}}, False),
+        ({"broken": {"permits": 1}}, False),
         ({"broken": {"keys_left": 1}}, False),
         ({"wrong": ["w0 ended with 1"]}, False),
         ({"wrong": ["no network"], "skipped": "no ip"}, True),
@@ -78,6 +79,7 @@ def test_a_cell_is_as_expected_if_no_promise_of_safety_was_broken(
         ({"broken": {"exclusion": 1}}, True),
         ({"broken": {"updates": 1}}, True),
         ({"broken": {"reads": 1}}, True),
+        ({"broken": {"permits": 1}}, True),
         ({"late_updates": 1}, True),
         ({"wrong": ["w0 ended with 1"], "broken": {"exclusion": 1}}, False),
     ],
@@ -224,6 +226,16 @@ def test_the_details_say_how_many_reads_were_checked() -> None:
     assert [row["reads"] for row in shown] == ["0", "56, **2 broken**"]
     assert [row["intervals"] for row in shown] == ["40", "1,234"]
     assert [row["tokens"] for row in shown] == ["0", "7"]
+    assert [row["permits"] for row in shown] == ["0", "0"]
+
+
+def test_the_details_say_how_many_permits_were_checked() -> None:
+    cell = entry(column="semaphore", checked={"exclusion": 40, "permits": 39},
+                 broken={"permits": 1})  # fmt: skip
+    head, _, row = ([cell.strip() for cell in row.split("|")] for row in
+                    details([cell]).splitlines())  # fmt: skip
+    shown = dict(zip(head, row, strict=True))
+    assert (shown["intervals"], shown["permits"]) == ("40", "39, **1 broken**")
 
 
 def test_the_picture_marks_what_failed_and_loads_nothing(tmp_path: Path) -> None:

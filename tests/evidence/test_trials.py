@@ -6,6 +6,7 @@ the processes differs from run to run.
 """
 
 import contextlib
+import os
 import secrets
 import shutil
 import sys
@@ -19,11 +20,14 @@ from evidence.history import History, read
 from evidence.servers import Place, Server
 from evidence.trials import (
     ALL_KILLED,
+    ALL_OF_PERMITS_KILLED,
     CANCELLATIONS,
     COME_AND_GO,
     IN_ORDER,
+    IN_ORDER_OF_PERMITS,
     KILLED,
     MINORITY_DEAD,
+    NOBODY_WAITS,
     PARTITIONS,
     STOPPED,
     TRIALS,
@@ -37,6 +41,9 @@ from .kit import Script
 FULL = pytest.mark.full
 SHORT = (CANCELLATIONS[1], "plain")
 """The trial with cancelled turns that each run of the tests has."""
+
+ALSO_ON_REDIS = tuple(zip(CANCELLATIONS, ("plain", "fair", "several", "read-write"), strict=True))
+"""Of the trials with cancelled turns each one, and each kind of lock, once."""
 
 
 def binary_of(kind: str) -> str:
@@ -79,17 +86,11 @@ def named(value: object) -> str | None:
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S3")
 @pytest.mark.promise("S6")
-@pytest.mark.parametrize(
-    ("kind", "seconds"),
-    [
-        pytest.param("valkey", 6.0),
-        pytest.param("valkey", 10.0, marks=FULL),
-        pytest.param("redis", 10.0, marks=FULL),
-    ],
-)
+@pytest.mark.parametrize("kind", ["valkey", pytest.param("redis", marks=FULL)])
 def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
-    tmp_path: Path, kind: str, seconds: float
+    tmp_path: Path, kind: str
 ) -> None:
+    seconds = 10.0 if "REDLOCK_AIO_FULL" in os.environ else 6.0
     verdict, history = run(COME_AND_GO, "plain", tmp_path, kind, seconds)
     assert verdict.rate > 3
     assert history.faults
@@ -99,12 +100,14 @@ def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize("kind", ["valkey", pytest.param("redis", marks=FULL)])
 @pytest.mark.parametrize(
-    ("trial", "column"),
+    ("trial", "column", "kind"),
     [
-        pytest.param(trial, column, marks=() if (trial, column) == SHORT else FULL)
-        for trial, column in cases(*CANCELLATIONS)
+        *(
+            pytest.param(trial, column, "valkey", marks=() if (trial, column) == SHORT else FULL)
+            for trial, column in cases(*CANCELLATIONS)
+        ),
+        *(pytest.param(trial, column, "redis", marks=FULL) for trial, column in ALSO_ON_REDIS),
     ],
     ids=named,
 )
@@ -135,7 +138,7 @@ def test_no_update_is_lost_while_clients_are_killed_and_masters_come_and_go(
 @pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.promise("S3")
-@pytest.mark.parametrize(("trial", "column"), cases(ALL_KILLED), ids=named)
+@pytest.mark.parametrize(("trial", "column"), cases(ALL_KILLED, ALL_OF_PERMITS_KILLED), ids=named)
 def test_the_keys_of_killed_clients_expire(tmp_path: Path, trial: Trial, column: str) -> None:
     _, history = run(trial, column, tmp_path)
     released = {one.lease for one in history.operations if one.what == "release"}
@@ -156,6 +159,29 @@ def test_fair_waiters_are_served_in_order_and_get_equally_many_turns(tmp_path: P
 
 @pytest.mark.full
 @pytest.mark.integration
+def test_waiters_for_permits_are_passed_only_by_those_that_have_waited_half_as_long(
+    tmp_path: Path,
+) -> None:
+    """No permit is left unused for half a heartbeat meanwhile."""
+    verdict, _ = run(IN_ORDER_OF_PERMITS, "semaphore", tmp_path)
+    for name in ("order", "permits", "tokens"):
+        assert verdict.checks[name].checked > 50
+    assert verdict.checks["progress"].checked == 2
+
+
+@pytest.mark.full
+@pytest.mark.integration
+@pytest.mark.promise("S1")
+def test_no_more_hold_permits_than_there_are_if_all_are_won_by_first_requests(
+    tmp_path: Path,
+) -> None:
+    verdict, _ = run(NOBODY_WAITS, "semaphore", tmp_path)
+    for name in ("permits", "tokens"):
+        assert verdict.checks[name].checked > 50
+
+
+@pytest.mark.full
+@pytest.mark.integration
 def test_overtakings_are_found_among_waiters_that_do_not_queue(tmp_path: Path) -> None:
     cell = IN_ORDER.cell("plain", 1, server_binary())
     assert not cells.run(cell, tmp_path)
@@ -165,12 +191,13 @@ def test_overtakings_are_found_among_waiters_that_do_not_queue(tmp_path: Path) -
 @pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.promise("S6")
-def test_fair_waiters_make_progress_while_a_minority_is_dead(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", MINORITY_DEAD.columns)
+def test_fair_waiters_make_progress_while_a_minority_is_dead(tmp_path: Path, column: str) -> None:
     verdict = None
     for number in range(3):  # dead masters would stall each run; a busy machine does now and then
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert not cells.run(MINORITY_DEAD.cell("fair", number, server_binary()), folder)
+        assert not cells.run(MINORITY_DEAD.cell(column, number, server_binary()), folder)
         verdict = check(folder)
         assert not set(verdict.broken) - {"progress"}
         if verdict.holds:
@@ -182,8 +209,9 @@ def test_fair_waiters_make_progress_while_a_minority_is_dead(tmp_path: Path) -> 
 @pytest.mark.integration
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S2")
-def test_a_holder_stopped_past_its_ttl_is_told_of_its_loss(tmp_path: Path) -> None:
-    verdict, _ = run(STOPPED, "plain", tmp_path)
+@pytest.mark.parametrize("column", STOPPED.columns)
+def test_a_holder_stopped_past_its_ttl_is_told_of_its_loss(tmp_path: Path, column: str) -> None:
+    verdict, _ = run(STOPPED, column, tmp_path)
     assert verdict.checks["notices"].checked, "no holder was stopped: nothing was tested"
 
 
