@@ -11,7 +11,9 @@ import redis
 
 from redlock_aio import (
     Answer,
+    Lease,
     Lock,
+    LockNotAcquiredError,
     QuorumUnavailableError,
     ReadWriteLock,
     Redlock,
@@ -178,6 +180,66 @@ async def test_what_others_read_is_released_by_force_without_the_permission_of_r
                 pass
 
 
+SEMAPHORES = tuple(
+    command
+    for command in requirements.permissions(semaphores=True).commands
+    if command not in (*NEEDED, *FAIR)
+)
+"""Commands that semaphores need besides those of ``fair=True``."""
+
+
+@pytest.mark.promise("S10")
+@pytest.mark.parametrize("missing", ["", *SEMAPHORES])
+async def test_semaphores_need_these_permissions_besides(
+    server: EmbeddedMaster, missing: str
+) -> None:
+    more = tuple(command for command in SEMAPHORES if command != missing)
+    with allowed(server, *NEEDED, *FAIR, *more, own=OWN) as url:
+        assert await permits_work(url) is not bool(missing)
+        if not missing:
+            check_refused(server)
+
+
+async def test_a_semaphore_is_inspected_with_the_permissions_of_a_lock(
+    server: EmbeddedMaster,
+) -> None:
+    with allowed(server, *NEEDED, *FAIR, "scan", own=OWN) as url:
+        async with (
+            Redlock(server.url) as holders,
+            Redlock([url]) as operator,
+            holders.semaphore("app:r", permits=3) as lease,
+        ):
+            semaphore = operator.semaphore("app:r", permits=3)
+            assert [*(await semaphore.inspect()).holders] == [lease.permit]
+            assert dict((await operator.find_locks("app:")).semaphores) == {"app:r": 1}
+        check_refused(server)
+
+
+async def permits_work(url: str) -> bool:
+    """Hold all permits, wait for them, be handed them over; return whether it worked."""
+    waiters: list[asyncio.Task[Lease]] = []
+    async with Redlock([url], master_timeout=TIMEOUT) as redlock, Redlock([url]) as other:
+        options: dict[str, Any] = {"permits": 2, "ttl": 5_000, "fencing": True}
+        semaphore = redlock.semaphore("app:r", wait=2_000, **options)
+        waits = other.semaphore("app:r", wait=5_000, **options)
+        try:
+            async with semaphore as first, semaphore:
+                waiters += [asyncio.create_task(waits.acquire()) for _ in range(2)]
+                await until(lambda: other.statistics().waiters == 2, within=LONG)
+                await first.extend()
+                with pytest.raises(LockNotAcquiredError) as missed:
+                    await redlock.semaphore("app:r", wait=0, **options).acquire()
+            for waiter in waiters:
+                await (await waiter).release()
+            return not isinstance(missed.value, QuorumUnavailableError)
+        except (QuorumUnavailableError, AssertionError):
+            return False
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+
+
 async def read_twice(docs: ReadWriteLock[Lock]) -> bool:
     """Read and extend, beside another reader; return false if there is no permission to read."""
     try:
@@ -274,5 +336,6 @@ def test_the_documentation_lists_the_same_permissions() -> None:
         [*start, *GUARD, *COUNTERS, "-@all", *plain],
         [*start, *OWN, "-@all", *plain, *fair],
     ]
-    shared = " ".join(f"+{command}" for command in SHARED)
-    assert f"| `{shared}`, to the third set |" in text.partition("## What can be added")[2]
+    for others in (SHARED, SEMAPHORES):
+        more = " ".join(f"+{command}" for command in others)
+        assert f"| `{more}`, to the third set |" in text.partition("## What can be added")[2]

@@ -9,7 +9,7 @@ scripts are compared as well, in random order.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redlock_aio._protocol import commands, lock_state, scripts
 from redlock_aio._protocol.commands import SetLine, declare
 from redlock_aio._protocol.lease_export import ExportedLease, adoption
-from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex, Share
+from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex, Permits, Share
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.lock_value import SHARED
 from redlock_aio._rules.server_info import ServerInfo
@@ -41,6 +41,12 @@ QUEUES = commands.queue_keys(*LOCKS)
 COUNTERS = FencingCounter(LOCKS, 0).keys
 SHARES = [commands.shares_key(key) for key in LOCKS]
 KEYS = [*STRINGS, *QUEUES, *COUNTERS, *SHARES]
+SEMAPHORE = Permits(Mutex(LOCKS[1]), 3)
+PERMITS = [SEMAPHORE.permit(number) for number in range(SEMAPHORE.number)]
+PERMIT_KEYS = [
+    *{key for permit in PERMITS for key in commands.permit_keys(permit)},
+    *(permit.counter(0).keys[0] for permit in PERMITS),
+]
 
 TOKENS = [b"a" * 40, b"b" * 40]
 MEMBERS = [b"me/1", b"me/2", b"you/1", b"\xff\x00/1", b"nobody"]
@@ -63,11 +69,14 @@ class Pair:
     Attributes:
         tolerance: The milliseconds by which ttls may differ. The real server executes a request
             later than the fake does, on a busy machine by as long as the slowest request took.
+
+        keys: The keys that are compared.
     """
 
     fake: FakeMaster
     real: redis.Connection
     tolerance: float = TOLERANCE
+    keys: Sequence[bytes] = tuple(KEYS)
 
     def ask(self, request: bytes) -> tuple[object, object]:
         """Return the reply of each of them."""
@@ -97,7 +106,7 @@ class Pair:
 
     def check_keys(self) -> None:
         """Compare the types, values and ttls of all keys."""
-        for key in KEYS:
+        for key in self.keys:
             kind, real_kind = self.ask(pack(b"TYPE", key))
             assert kind == real_kind, key
             if kind == b"string":
@@ -198,9 +207,10 @@ def pair_with(server: EmbeddedMaster) -> Iterator[Pair]:
         yield Pair(as_late_as_real(), connection)
 
 
-async def compare(server: EmbeddedMaster, story: list[bytes]) -> None:
+async def compare(server: EmbeddedMaster, story: list[bytes], keys: Sequence[bytes] = KEYS) -> None:
     """Compare the fake with the real server after each of these requests."""
     with pair_with(server) as pair:
+        pair.keys = keys
         loads = [script.load for script in scripts.SCRIPTS]
         for request in [*loads, pack(b"SCRIPT", b"LOAD", RELAY), *story]:
             pair.check(request)
@@ -466,6 +476,49 @@ def test_the_fake_master_runs_scripts_as_a_real_one(
     asyncio.run(compare(server, story))
 
 
+@st.composite
+def permit_requests(draw: st.DrawFn) -> bytes:
+    """Draw one request about a semaphore or one of its permits, as the library makes it."""
+    permit, lead = draw(st.sampled_from(PERMITS)), draw(st.sampled_from([ANY_LEAD] * 9 + [7_000]))
+    counter = permit.counter(lead)
+    token, member, ttl = draw(tokens), draw(members), draw(ttls)
+    number, at = draw(numbers), draw(st.sampled_from([AT_ANY_TIME] * 6 + [AT_NO_TIME]))
+    # The waits differ by more than the time between two requests.
+    place = draw(st.sampled_from([1, 2 * 10**14, 8 * 10**14, 15 * 10**14, 2**51]))
+    entry = commands.QueueEntry(
+        member, place, draw(ttls), draw(st.integers(1, 4)), not_after=at, first=draw(st.booleans())
+    )
+    order, fenced = (draw(st.integers(0, 2)), draw(st.sampled_from([1, 2]))), draw(st.booleans())
+    keep = draw(st.sampled_from([None, 0, 1, 2]))
+    kinds: dict[str, Callable[[], bytes]] = {
+        "take": lambda: SEMAPHORE.take(
+            token, ttl, order, at, counter.lead if fenced else 0, number
+        ),
+        "enqueue": lambda: permit.enqueue(token, ttl, entry, counter if fenced else None, number),
+        "leave": lambda: permit.leave(
+            token, member, keep_place=draw(st.booleans()), keep_key=draw(st.booleans())
+        ),
+        "release": lambda: permit.release(token),
+        "decline": lambda: commands.decline(permit, member),
+        "drop": lambda: SEMAPHORE.drop(token, keep),
+        "extend": lambda: commands.extend(permit.extension(token, ttl)),
+        "restore": lambda: permit.restore(token, ttl),
+        "delete": lambda: pack(b"DEL", permit),
+        "spoil": lambda: pack(b"ZADD", draw(st.sampled_from(PERMIT_KEYS)), b"1", b"x"),
+    }
+    often = ["take", "enqueue", "enqueue", "enqueue", "leave", "leave"]
+    return kinds[draw(st.sampled_from([*kinds, *often]))]()
+
+
+@pytest.mark.promise("S7")
+@given(story=stories(permit_requests(), 40))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_fake_master_runs_scripts_of_semaphores_as_a_real_one(
+    server: EmbeddedMaster, story: list[bytes]
+) -> None:
+    asyncio.run(compare(server, story, PERMIT_KEYS))
+
+
 def test_a_fake_that_differs_is_found(server: EmbeddedMaster) -> None:
     """The comparison fails by a reply, by a value, by a ttl."""
 
@@ -530,5 +583,6 @@ async def test_the_fake_has_the_fields_of_info_that_a_real_one_has(server: Embed
         assert info.promoted is info.appends is False
         assert not info.objection
         assert not info.caution
+        assert not info.caution_alone
     assert theirs.time is not None
     assert abs(theirs.time / 1_000_000 - time.time()) < 10
