@@ -12,20 +12,25 @@ It claims:
 - a writer among 30 streaming readers waits less than `MOST_WAIT` seconds;
 - 100 readers that wait for a writer have the lock within `MOST_ENTERING` seconds of its release.
 
+Beside it, on one of the servers and for threads, the read-write lock of another library,
+portalocker's `RedisLock`: each of its leases is a subscription with a thread of its own.
+
 The tables go to `results-readers.md`.
 """
 
 import asyncio
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
 
 import masters
 import measuring
+import portalocker
 import redis.asyncio
 from measuring import TTL, Pair, Rate, bar, median, median_ratio
 
-from redlock_aio import Lease, Redlock
+from redlock_aio import Lease, Redlock, sync
 
 MOST_TO_FAIR = 1.3
 MOST_CHANGES = 10
@@ -109,7 +114,8 @@ async def thousand_readers(urls: Sequence[str], seconds: float) -> list[str]:
             await asyncio.sleep(0.005)
         used = (time.process_time() - cpu) / (now - began)
         valid = sum(lease.valid for lease in leases)
-        await asyncio.gather(*(lease.release() for lease in leases))
+        # Those that a busy machine has lost were counted as not valid.
+        await asyncio.gather(*(lease.release() for lease in leases), return_exceptions=True)
     rate = changes / seconds
     return [
         f"{READERS:,} readers, ttl {EXTENDED_TTL / 1000:g} s",
@@ -169,6 +175,87 @@ async def readers_after_a_writer(urls: Sequence[str], times: int) -> list[str]:
     ]
 
 
+def beside_another(url: str, times: int) -> list[list[str]]:
+    """
+    Measure read-write locks for threads on one server, ours and portalocker's.
+
+    The pairs are uncontended. Then eight threads read for 20 ms, again and again, and a writer
+    comes *times* times.
+    """
+    connection = redis.Redis.from_url(url, decode_responses=True)
+    connection.flushall()  # also what the five masters keep of each other: this one is alone now
+
+    def theirs(flags: portalocker.LockFlags) -> AbstractContextManager[object]:
+        # Its defaults, but that it waits for as long as ours, and interrupts nobody.
+        return portalocker.RedisLock(
+            KEY, connection=connection, timeout=60, flags=flags, interrupt_on_lost=False
+        )
+
+    rows = []
+    with sync.Redlock(url) as redlock, connection:
+        docs = redlock.rw_lock(KEY, ttl=TTL)
+        read: Callable[[], AbstractContextManager[object]]
+        write: Callable[[], AbstractContextManager[object]]
+        for name, read, write in (
+            ("redlock_aio.sync", docs.read, docs.write),
+            (
+                "portalocker",
+                lambda: theirs(portalocker.LockFlags.SHARED),
+                lambda: theirs(portalocker.LockFlags.EXCLUSIVE),
+            ),
+        ):
+            pairs = [one_after_another(enter, times) for enter in (read, write)]
+            waits = writers_among_threads(read, write, times)
+            rows.append([
+                name,
+                *[f"{1e6 * took:.0f} us, {1e6 * cpu:.0f} us" for took, cpu in pairs],
+                f"{1000 * median(waits):.0f} / {1000 * max(waits):.0f} ms",
+            ])  # fmt: skip
+    return rows
+
+
+def one_after_another(
+    enter: Callable[[], AbstractContextManager[object]], times: int
+) -> tuple[float, float]:
+    """Return the median time of a pair in seconds, and the processor time of one."""
+    took, cpu = [], time.process_time()
+    for _ in range(times):
+        began = time.perf_counter()
+        with enter():
+            pass
+        took.append(time.perf_counter() - began)
+    return median(took), (time.process_time() - cpu) / times
+
+
+def writers_among_threads(
+    read: Callable[[], AbstractContextManager[object]],
+    write: Callable[[], AbstractContextManager[object]],
+    times: int,
+) -> list[float]:
+    over = threading.Event()
+
+    def reads() -> None:
+        while not over.is_set():
+            with read():
+                time.sleep(0.02)
+
+    readers = [threading.Thread(target=reads) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    waits = []
+    try:
+        for _ in range(times):
+            time.sleep(0.05)
+            began = time.perf_counter()
+            with write():
+                waits.append(time.perf_counter() - began)
+    finally:
+        over.set()
+        for reader in readers:
+            reader.join()
+    return waits
+
+
 async def measure(urls: Sequence[str], *, quick: bool) -> tuple[list[list[str]], list[list[str]]]:
     times, seconds = (2, 0.2) if quick else (11, 1.0)
     uncontended = await pairs(urls, times, seconds)
@@ -187,6 +274,7 @@ def main() -> None:
     with masters.running(options) as servers:
         urls = [server.url for server in servers]
         uncontended, together = measuring.run(measure(urls, quick=options.quick))
+        others = beside_another(urls[0], 5 if options.quick else 20)
         machine = measuring.machine(urls[0], "redlock_aio", "redis", "hiredis")
     head = [
         "an uncontended pair",
@@ -202,6 +290,11 @@ def main() -> None:
         measuring.command(),
         measuring.table(head, uncontended),
         measuring.table(["readers and writers together", "", "", "bar"], together),
+        "For threads, on one server:",
+        measuring.table(
+            ["", "read: time, CPU", "write: time, CPU", "writer among 8 readers: median, longest"],
+            others,
+        ),
     ])  # fmt: skip
     print(text)
     if not options.quick:

@@ -26,12 +26,21 @@ from floor import FencedFloor, Floor, Wire
 from measuring import TTL, Pair, Rate, median, median_ratio
 
 from redlock_aio import Redlock
-from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, ENQUEUE_SHARED
+from redlock_aio._protocol.scripts import ACQUIRE, ENQUEUE, ENQUEUE_SHARED, TAKE_PERMIT
 from redlock_aio.events import Event
 
 MASTERS = 5
 
 _COMMAND = re.compile(rb"\*\d+\r\n\$\d+\r\n([A-Z]+)\r\n(?:\$\d+\r\n([^\r]*))?")
+
+
+_QUICK = b"*2\r\n:1700000000000000\r\n:0\r\n"  # granted without a place in the queue
+_GRANTS = {
+    ACQUIRE.sha: b":1\r\n",  # the proposed fencing token is granted
+    ENQUEUE.sha: _QUICK,
+    ENQUEUE_SHARED.sha: _QUICK,
+    TAKE_PERMIT.sha: b"*6\r\n:0\r\n:0\r\n:1700000000000000\r\n:0\r\n:-2\r\n_\r\n",
+}
 
 
 class Replies:
@@ -50,10 +59,8 @@ class Replies:
     def _reply(self, command: bytes, argument: bytes) -> bytes:
         if command == b"DELIFEQ":  # the library's probe for it has a key that is not there
             return b":%d\r\n" % (argument != b"redlock_aio:marker")
-        if command == b"EVALSHA" and argument == ACQUIRE.sha:
-            return b":1\r\n"  # the proposed fencing token is granted
-        if command == b"EVALSHA" and argument in {ENQUEUE.sha, ENQUEUE_SHARED.sha}:
-            return b"*2\r\n:1700000000000000\r\n:0\r\n"  # granted without a place in the queue
+        if command == b"EVALSHA":
+            return _GRANTS.get(argument, b"+OK\r\n")
         if command == b"TIME":
             return b"*2\r\n$10\r\n1700000000\r\n$6\r\n000000\r\n"
         if command == b"INFO":
@@ -141,6 +148,14 @@ def reading(redlock: Redlock) -> Pair:
     return pair
 
 
+def permitted(redlock: Redlock) -> Pair:
+    async def pair(name: str) -> None:
+        async with redlock.semaphore(name, permits=5, ttl=TTL):
+            pass
+
+    return pair
+
+
 def acquiring(redlock: Redlock) -> Pair:
     async def pair(name: str) -> None:
         lease = await redlock.lock(name, ttl=TTL).acquire()
@@ -174,6 +189,7 @@ async def contestants() -> AsyncIterator[dict[str, Pair]]:
             "fenced": entering(redlock, fencing=True),
             "fair": entering(redlock, fair=True),
             "read": reading(redlock),
+            "permit": permitted(redlock),
         }
 
 
