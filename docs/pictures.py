@@ -222,6 +222,89 @@ def fair() -> Picture:
     return picture
 
 
+def readers() -> Picture:
+    """Draw readers that share a lock, and a writer between them."""
+    picture = Picture(
+        "readers",
+        "Readers and a writer",
+        "Two readers hold a lock together. A writer asks for it and waits until both have left."
+        " Readers that come later wait behind the writer, though others still read. When the"
+        " writer has released the lock, all readers that wait get in together. On each master"
+        " the key says that it is shared, or has the token of the writer.",
+        430,
+    )
+    lanes, key = (90, 140, 190, 240, 290), 350
+    names = ("reader 1", "reader 2", "the writer", "reader 3", "reader 4")
+    for y, name in zip(lanes, names, strict=True):
+        picture.lane(y, name)
+    picture.lane(key, "the key", "on a majority")
+    begin, empty, free = 172, 450, 620
+    picture.bar(lanes[0], begin, 385, "reads", ink="good")
+    picture.bar(lanes[1], 200, empty, "reads", ink="good")
+    picture.bar(lanes[2], 260, empty, "waits for both", ink="wait")
+    picture.bar(lanes[2], empty, free, "writes, alone", ink="other")
+    picture.bar(lanes[3], 300, free, "waits behind the writer", ink="wait")
+    picture.bar(lanes[3], free, 800, "reads", ink="good")
+    picture.bar(lanes[4], 490, free, "waits", ink="wait")
+    picture.bar(lanes[4], free, RIGHT, "reads", ink="good")
+    picture.arrow(empty, lanes[1] + HALF, (empty, lanes[2] - HALF), ink="good")
+    picture.text(empty + 8, lanes[1] + 5, "the last reader leaves", kind="small", ink="good")
+    picture.arrow(free, lanes[2] + HALF, (free, lanes[3] - HALF), ink="good")
+    picture.arrow(free, lanes[3] + HALF, (free, lanes[4] - HALF), ink="good")
+    picture.text(free + 8, lanes[2] + 5, "wakes all readers that wait", kind="small", ink="good")
+    picture.bar(key, begin, empty, ink="good")
+    picture.bar(key, empty, free, ink="other")
+    picture.bar(key, free, RIGHT, ink="good")
+    for x, text in (((begin + empty) / 2, "redlock_aio:shared"), ((empty + free) / 2, "token"),
+                    ((free + RIGHT) / 2, "redlock_aio:shared")):  # fmt: skip
+        picture.label(x, key, text, "code")
+    picture.time()
+    return picture
+
+
+def permits() -> Picture:
+    """Draw a semaphore with two permits, and the three ways in which a permit is handed over."""
+    picture = Picture(
+        "permits",
+        "Two permits, and who gets them",
+        "A and B hold the two permits of a semaphore. C waits for permit 0, D for permit 1, and"
+        " then E for permit 0. When A releases permit 0, C gets it, the first that waits for it."
+        " When C releases it, E is the first that waits for it, but D has waited more than twice"
+        " as long for permit 1, so D is moved to permit 0 and gets it. When B releases permit 1,"
+        " nobody waits for it, so E is moved there and gets it.",
+        420,
+    )
+    lanes, begin, first, second, third = (90, 140, 205, 265, 325), 165, 340, 530, 650
+    tops = ("permit 0", "permit 1", "task C", "task D", "task E")
+    below = ("on a majority", "on a majority", "waits for 0", "waits for 1", "waits for 0")
+    for y, name, more in zip(lanes, tops, below, strict=True):
+        picture.lane(y, name, more)
+    zero, one, c, d, e = lanes
+    picture.arrow(third, one + HALF, (third, e - HALF), ink="good")  # behind the bar of D
+    picture.bar(zero, begin, first, "A has it", ink="other")
+    picture.bar(zero, first, second, "C", ink="good")
+    picture.bar(zero, second, RIGHT, "D", ink="good")
+    picture.bar(one, begin + 15, third, "B has it", ink="other")
+    picture.bar(one, third, RIGHT, "E", ink="good")
+    picture.bar(c, 205, first, "waits", ink="wait")
+    picture.bar(c, first, second, "has permit 0", ink="good")
+    picture.bar(d, 240, second, "waits, the longest of all at last", ink="wait")
+    picture.bar(d, second, RIGHT, "has permit 0", ink="good")
+    picture.bar(e, 435, third, "waits", ink="wait")
+    picture.bar(e, third, RIGHT, "has permit 1", ink="good")
+    picture.arrow(first, zero + HALF, (first, c - HALF), ink="good")
+    picture.text(first + 8, c - 24, "1", kind="name small", ink="good")
+    picture.arrow(second, c + HALF, (second, d - HALF), ink="good")
+    picture.text(second + 8, c + 5, "2", kind="name small", ink="good")
+    picture.text(third + 8, d + 34, "3", kind="name small", ink="good")
+    for x, text in ((LEFT, "1: C is the first that waits for permit 0"),
+                    (430, "2: D has waited more than twice as long as E"),
+                    (730, "3: nobody waits for it")):  # fmt: skip
+        picture.text(x, e + 42, text, kind="small", ink="soft")
+    picture.time()
+    return picture
+
+
 class Election(Picture):
     """A picture of two hosts, one of which leads, with a pair of lanes for each failure."""
 
@@ -313,7 +396,9 @@ def masters_fail(picture: Election) -> None:
 
 def pictures() -> list[Picture]:
     """Return all pictures."""
-    return [acquisition(), lost(), quarantine(), fenced(), fair(), leader()]
+    return [
+        *(acquisition(), lost(), quarantine(), fenced(), fair(), readers(), permits(), leader()),
+    ]
 
 
 if __name__ == "__main__":

@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from redlock_aio import Election, Holder, Lease, Lock, LockNotAcquiredError, Redlock, Term
+from redlock_aio import (
+    Election,
+    Holder,
+    Lease,
+    Lock,
+    LockNotAcquiredError,
+    Redlock,
+    Semaphore,
+    Term,
+)
 
 KINDS = {
     "redlock": Redlock, "lock": Lock, "lease": Lease, "holder": Holder, "election": Election,
-    "term": Term,
+    "term": Term, "semaphore": Semaphore,
 }  # fmt: skip
 
 THERE = {
@@ -19,6 +28,9 @@ THERE = {
     " isHeldByCurrentThread() lockWatchdogTimeout wake-up execute",
     "RheaKV": "tryLock(ctx) watchdog getFencingToken() losers",
     "DisGo": "order wake-up spin watchdog",
+    "Semaphores": "trySetPermits(5) acquire(leaseTime,unit) updateLeaseTime(permitId,...)"
+    " availablePermits() AcquireAsync() GetCurrentCountAsync() InterProcessSemaphoreV2("
+    " returnLease(lease) getParticipantNodes() RedlockSemaphore( onLockLost AsyncSemaphore(",
     "Elections": "LeaderLatch( takeLeadership(client) hasLeadership() autoRequeue() Campaign("
     " Proclaim( Resign( Observe( Rev() OnStartedLeading(ctx) OnStoppedLeading() OnNewLeader("
     " ReleaseOnCancel",
@@ -60,6 +72,8 @@ def test_every_name_and_option_on_the_page_exists(page: str) -> None:
             checked += 1
         for call in re.findall(r"redlock\.election\(.*?\)(?=[`:.,]|$)", snippet):
             assert _options(call) <= {*inspect.signature(Redlock.election).parameters}, snippet
+        for call in re.findall(r"redlock\.semaphore\(.*?\)(?=[`:.,]|$)", snippet):
+            assert _options(call) <= {*inspect.signature(Redlock.semaphore).parameters}, snippet
         for call in re.findall(r"redlock\.(?:lock|locked)\(.*?\)(?=[`:.,]|$)", snippet):
             options = _options(call)
             known = {*inspect.signature(Redlock.lock).parameters, "skip_if_locked"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from redlock_aio import Answer, Holder, LockState, MasterView
+from redlock_aio import Answer, Holder, LockState, MasterView, SemaphoreState
 from redlock_aio.cli import app, bench, look
 from redlock_aio.cli.doctor import command
 from redlock_aio.cli.doctor.facts import MasterFacts
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Any] = PROGRAM.commands
 FINDING = command.json_of(Finding(Kind.EVEN, (), ""))
 VIEW = MasterView("a", Answer.FREE)
 STATE = LockState("r", None, None, None, 0, (VIEW,))
+PERMITS = SemaphoreState("r", 5, {3: Holder("1a2b")}, {3: 9}, 0, ())
 HOLDER = look.facts_of_holder(Holder("1a2b")) or {}
 BENCH = ("master_timeout_ms", "shortest_ttl_ms", "masters", "pairs", "master")
 
@@ -89,7 +90,9 @@ def test_no_other_command_is_described() -> None:
         ("watch", ["time"]),
         ("bench", [*bench.facts_of(bench.Sample([])), *BENCH]),
         ("demo", ["updates_lost"]),
-        ("release", ["resource", "released", "holder"]),
+        ("release", ["resource", "released", "holder", "permit"]),
+        ("inspect", [*look.facts_of(PERMITS), *look.facts_of_permits(PERMITS)[0]]),
+        ("list", ["resource", "claimed"]),
     ],
 )
 def test_the_fields_of_json_are_listed(name: str, fields: list[str]) -> None:

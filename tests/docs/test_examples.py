@@ -34,6 +34,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 OUTPUT = {
+    "api_limit.py": (
+        r"sunny in Oslo\nsunny in Rome\n"
+        r"11 calls, 5 a second, took 2 seconds or more: True\n"
+        r"permit 0 is held\nbusy: answer 429\n"
+        r"not in time, held by \{'job': 'reports'\}\n"
+        r"called\n"
+    ),
     "decorated.py": (
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
         r"ada has 50\n"
@@ -97,8 +104,14 @@ OUTPUT = {
         r"request 1 is done\n"
         r"request 2, part 1: 1 of it at work\n"
     ),
+    "sharing.py": (
+        r"(reader [12]: 2 at work\n){2}"
+        r"the writer: 1 at work\n"
+        r"(call [1-4] with permit [01]: [12] at work\n){4}"
+    ),
     "sigterm.py": r"at work\ndone\n",
     "several_at_once.py": (r"\{'ada': 80, 'bob': 120\}\nnot both: account:ada, account:bob\n"),
+    "short_lived.py": r"invoice 42 is charged\n",
     "threads.py": (
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
         r"it is made by this thread\n"
@@ -140,8 +153,8 @@ LOGS = {
 
 
 SLOW = {
-    "decorated.py", "hand_over.py", "losing_a_lease.py", "paused_holder.py", "test_your_code.py",
-    "virtual_time.py", "waiting.py",
+    "api_limit.py", "decorated.py", "hand_over.py", "losing_a_lease.py", "paused_holder.py",
+    "test_your_code.py", "virtual_time.py", "waiting.py",
 }  # fmt: skip
 RECIPES = {  # they need packages that other tests do not need
     "apscheduler_jobs.py", "arq_worker.py", "celery_tasks.py", "django_site.py",

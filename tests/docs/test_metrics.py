@@ -59,7 +59,7 @@ EVENTS: list[Event] = [
     Cancelled(("r",), 3),
     Extended(("r",), "f00", 5000, 886),
     Released(("r",), "f00", 12),
-    Acquired(("r",), "f02", 3, None),
+    Acquired(("r",), "f02", 3, None, "permit", 4),
     Lost(("r",), "f02", "gone", 12, LossCause.KEY_GONE, VOTES),
     MasterLost("m:1", "away", NoVoteCause.SILENT, VOTES),
     MajorityLost(VOTES),

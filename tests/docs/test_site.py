@@ -174,7 +174,7 @@ def keys_page() -> dict[str, tuple[str, str]]:
 
 @pytest.mark.integration
 async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[EmbeddedMaster]) -> None:
-    """A fenced and fair lock with a waiter, and a reader, cause every kind of key."""
+    """A fenced and fair lock, a semaphore with a waiter, and a reader cause every kind of key."""
     urls = [master.url for master in masters]
     seen: dict[str, tuple[str, int]] = {}
     async with Redlock(urls) as redlock, Redis.from_url(urls[0], decode_responses=True) as client:
@@ -194,6 +194,16 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
                 kind, left = str(await client.type(shares)), await client.pttl(shares)
                 assert left == pytest.approx(await client.pttl("invoice:42:read"), abs=500)
                 seen[shares.replace(":read", "")] = (kind.replace("zset", "sorted set"), left)
+            few = redlock.semaphore("invoice:42:few", permits=1)
+            async with few:
+                next_of_few = asyncio.create_task(few.acquire())
+                index = "redlock_aio:waiting:{invoice:42:few}"
+                while not await client.exists(index):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                for key in ("redlock_aio:permit:{invoice:42:few}#0", index):
+                    kind, left = str(await client.type(key)), await client.pttl(key)
+                    seen[key.replace(":few", "")] = (kind.replace("zset", "sorted set"), left)
+            await (await next_of_few).release()
         await (await waiter).release()
     documented = keys_page()
     longest = {
@@ -202,6 +212,8 @@ async def test_the_keys_on_a_master_are_those_of_the_page(masters: list[Embedded
         "redlock_aio:queue:{key}": fair_ticket.LIVES + 100,
         "redlock_aio:masters:": 108_000,
         "redlock_aio:shares:{key}": 10_000 + 10_000 // 8,
+        "redlock_aio:permit:{key}#0": 10_000,
+        "redlock_aio:waiting:{key}": 5_000,
     }
     assert len(seen) == len(documented)
     for key, (kind, left) in seen.items():
