@@ -9,7 +9,7 @@ Models itself: the clock, which is set and does not run. There are no pushes.
 
 from collections.abc import Sequence
 
-from redlock_aio._protocol.scripts import SCRIPTS
+from redlock_aio._protocol.scripts import SCRIPTS, Script
 from redlock_aio.testing._fake_data import Data
 from redlock_aio.testing._fake_keys import Command, KeyCommands
 from redlock_aio.testing._fake_lua import lua
@@ -30,6 +30,23 @@ class Nobody:
     def publish(self, channel: bytes, message: bytes) -> int:  # noqa: ARG002 - the names are asked for
         """Do nothing."""
         return 0
+
+
+def changed(changes: dict[bytes, bytes], *scripts: Script) -> tuple[tuple[bytes, bytes], ...]:
+    """
+    Load the *scripts* with all *changes*, each from a text that a script has once.
+
+    Returns:
+        The hash of each shipped script, with that of the one that runs in its place.
+    """
+    pairs = []
+    for script in scripts:
+        text = script.text
+        for right, wrong in changes.items():
+            assert text.count(right) == 1, (script, right)
+            text = text.replace(right, wrong)
+        pairs.append((script.sha, lua().load(text)))
+    return tuple(pairs)
 
 
 class MasterKeys(KeyCommands):

@@ -35,9 +35,8 @@ from redlock_aio._protocol.scripts import Script
 from redlock_aio._rules import fencing
 from redlock_aio._rules.fair_ticket import GRANTED
 from redlock_aio._rules.quorum import OK, majority
-from redlock_aio.testing._fake_lua import lua
 
-from .masters import MasterKeys, words
+from .masters import MasterKeys, changed, words
 from .search import Step, replaced
 
 NEW, TAKING, WAITING, HELD, EXTENDING, OVER = range(6)
@@ -147,14 +146,7 @@ SHIPPED = Design()
 
 def planted(changes: dict[bytes, bytes], *scripts: Script) -> Design:
     """Return the design in which each script has all *changes*, from a text that it has once."""
-    pairs = []
-    for script in scripts:
-        text = script.text
-        for right, wrong in changes.items():
-            assert text.count(right) == 1, (script, right)
-            text = text.replace(right, wrong)
-        pairs.append((script.sha, lua().load(text)))
-    return Design(tuple(pairs))
+    return Design(changed(changes, *scripts))
 
 
 class Acquiring:
