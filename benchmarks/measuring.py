@@ -120,6 +120,44 @@ def median_ratio(values: Iterable[float], to: Iterable[float]) -> float:
     return median(value / other for value, other in zip(values, to, strict=True))
 
 
+async def beside_fair(
+    pairs: dict[str, Pair], most: float, times: int, seconds: float
+) -> list[list[str]]:
+    """
+    Measure uncontended pairs of each kind in turn; return the rows of a table.
+
+    Args:
+        pairs: One of the kinds is "fair and fenced", to which the others are compared.
+
+        most: How many times as much as that the first kind may take, of the client's processor
+            time and in latency.
+    """
+    rates: dict[str, list[Rate]] = {kind: [] for kind in pairs}
+    lags: dict[str, list[float]] = {kind: [] for kind in pairs}
+    for turn in range(times + 1):
+        for kind, pair in pairs.items():
+            taken = await rate(pair, seconds=seconds)
+            lag = median(await latencies(pair, seconds=seconds))
+            if turn:  # the first turn fills caches
+                rates[kind].append(taken)
+                lags[kind].append(lag)
+    cpu = {kind: [one.cpu_us for one in rates[kind]] for kind in pairs}
+    rows = []
+    for number, kind in enumerate(pairs):
+        by_cpu = median_ratio(cpu[kind], cpu["fair and fenced"])
+        by_lag = median_ratio(lags[kind], lags["fair and fenced"])
+        holds = bar(f"both <= {most}", passed=max(by_cpu, by_lag) <= most)
+        rows.append([
+            kind,
+            f"{median(cpu[kind]):.1f} us",
+            f"{by_cpu:.2f}",
+            f"{median(lags[kind]):.0f} us",
+            f"{by_lag:.2f}",
+            "" if number else holds,
+        ])  # fmt: skip
+    return rows
+
+
 def run(main: Coroutine[object, object, T], *, uvloop: bool = False) -> T:
     """Run *main* to its end, on asyncio's own loop or on uvloop."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None

@@ -28,7 +28,7 @@ import masters
 import measuring
 import portalocker
 import redis.asyncio
-from measuring import TTL, Pair, Rate, bar, median, median_ratio
+from measuring import TTL, Pair, bar, median
 
 from redlock_aio import Lease, Redlock, sync
 
@@ -58,37 +58,6 @@ def pair_of(redlock: Redlock, kind: str) -> Pair:
             pass
 
     return {"read": read, "fair and fenced": fair, "plain": plain}[kind]
-
-
-async def pairs(urls: Sequence[str], times: int, seconds: float) -> list[list[str]]:
-    """Measure uncontended pairs of each kind in turn; return the rows of the table."""
-    kinds = ("read", "fair and fenced", "plain")
-    rates: dict[str, list[Rate]] = {kind: [] for kind in kinds}
-    lags: dict[str, list[float]] = {kind: [] for kind in kinds}
-    async with Redlock(urls) as redlock:
-        for turn in range(times + 1):
-            for kind in kinds:
-                pair = pair_of(redlock, kind)
-                taken = await measuring.rate(pair, seconds=seconds)
-                lag = median(await measuring.latencies(pair, seconds=seconds))
-                if turn:  # the first turn fills caches
-                    rates[kind].append(taken)
-                    lags[kind].append(lag)
-    cpu = {kind: [rate.cpu_us for rate in rates[kind]] for kind in kinds}
-    rows = []
-    for kind in kinds:
-        by_cpu = median_ratio(cpu[kind], cpu["fair and fenced"])
-        by_lag = median_ratio(lags[kind], lags["fair and fenced"])
-        holds = bar(f"both <= {MOST_TO_FAIR}", passed=max(by_cpu, by_lag) <= MOST_TO_FAIR)
-        rows.append([
-            kind,
-            f"{median(cpu[kind]):.1f} us",
-            f"{by_cpu:.2f}",
-            f"{median(lags[kind]):.0f} us",
-            f"{by_lag:.2f}",
-            holds if kind == "read" else "",
-        ])  # fmt: skip
-    return rows
 
 
 async def thousand_readers(urls: Sequence[str], seconds: float) -> list[str]:
@@ -258,7 +227,9 @@ def writers_among_threads(
 
 async def measure(urls: Sequence[str], *, quick: bool) -> tuple[list[list[str]], list[list[str]]]:
     times, seconds = (2, 0.2) if quick else (11, 1.0)
-    uncontended = await pairs(urls, times, seconds)
+    async with Redlock(urls) as redlock:
+        kinds = {kind: pair_of(redlock, kind) for kind in ("read", "fair and fenced", "plain")}
+        uncontended = await measuring.beside_fair(kinds, MOST_TO_FAIR, times, seconds)
     together = [
         await thousand_readers(urls, 3 if quick else 20),
         await writers_among_readers(urls, 3 if quick else 40),

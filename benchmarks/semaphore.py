@@ -36,7 +36,7 @@ import masters
 import measuring
 import redis.asyncio
 from distance import at_distance
-from measuring import TTL, Pair, Rate, bar, median, median_ratio
+from measuring import TTL, Pair, bar, median
 
 from redlock_aio import Redlock
 
@@ -138,37 +138,6 @@ def pair_of(redlock: Redlock, kind: str) -> Pair:
             pass
 
     return {"permit": permit, "fair and fenced": fair, "plain": plain}[kind]
-
-
-async def pairs(urls: Sequence[str], times: int, seconds: float) -> list[list[str]]:
-    """Measure uncontended pairs of each kind in turn; return the rows of the table."""
-    kinds = ("permit", "fair and fenced", "plain")
-    rates: dict[str, list[Rate]] = {kind: [] for kind in kinds}
-    lags: dict[str, list[float]] = {kind: [] for kind in kinds}
-    async with Redlock(urls) as redlock:
-        for turn in range(times + 1):
-            for kind in kinds:
-                pair = pair_of(redlock, kind)
-                taken = await measuring.rate(pair, seconds=seconds)
-                lag = median(await measuring.latencies(pair, seconds=seconds))
-                if turn:  # the first turn fills caches
-                    rates[kind].append(taken)
-                    lags[kind].append(lag)
-    cpu = {kind: [rate.cpu_us for rate in rates[kind]] for kind in kinds}
-    rows = []
-    for kind in kinds:
-        by_cpu = median_ratio(cpu[kind], cpu["fair and fenced"])
-        by_lag = median_ratio(lags[kind], lags["fair and fenced"])
-        holds = bar(f"both <= {MOST_TO_FAIR}", passed=max(by_cpu, by_lag) <= MOST_TO_FAIR)
-        rows.append([
-            kind,
-            f"{median(cpu[kind]):.1f} us",
-            f"{by_cpu:.2f}",
-            f"{median(lags[kind]):.0f} us",
-            f"{by_lag:.2f}",
-            holds if kind == "permit" else "",
-        ])  # fmt: skip
-    return rows
 
 
 @contextlib.asynccontextmanager
@@ -284,7 +253,9 @@ async def measure(
     urls: Sequence[str], *, quick: bool
 ) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
     times, seconds = (2, 0.2) if quick else (11, 1.0)
-    uncontended = await pairs(urls, times, seconds)
+    async with Redlock(urls) as redlock:
+        kinds = {kind: pair_of(redlock, kind) for kind in ("permit", "fair and fenced", "plain")}
+        uncontended = await measuring.beside_fair(kinds, MOST_TO_FAIR, times, seconds)
     together = await crowds(urls, 1.0 if quick else 10.0)
     return uncontended, together, await beside_others(urls[0], 1.0 if quick else 10.0)
 
