@@ -122,6 +122,7 @@ local function hand_over(lock, queue, index, now, prefix, ends)
   note(index, number_of(lock), ends and place or next_place)
   local from, other, since = oldest(index, lock, queue, ms)
   local longer = not ends or from and redis.call("PTTL", numbered(lock, from)) > ends
+  -- The second of this queue is no other: its first is called, also if both have come after now.
   local theirs = other and from ~= number_of(lock)
   local older = theirs and longer and (not member or now - since > 2 * (now - place))
   if older and call(lock, prefix, other) then
