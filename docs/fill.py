@@ -90,8 +90,7 @@ def options_table(name: str) -> str:
         if option.name not in NOT_FOR_USERS | REQUIRED:
             meaning = cell(first_sentence(meanings[option.name]))
             lines.append(f"| `{option.name}` | {kind(option)} | `{shown(option)}` | {meaning} |")
-    table = "\n".join(lines)
-    return f'<div class="options" markdown>\n\n{table}\n\n</div>'
+    return "\n".join(lines)
 
 
 def kind(option: inspect.Parameter) -> str:
