@@ -41,6 +41,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Replace what stands in a page for those who read it as it is."""
+    if page.file.src_uri == "index.md":  # it is no part of a chapter, and may use the whole width
+        page.meta.setdefault("hide", ["navigation", "toc"])
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)

@@ -39,6 +39,17 @@ def test_every_picture_has_both_layouts() -> None:
     assert len(WIDE) > 5
 
 
+def test_every_picture_of_measurements_has_both_layouts() -> None:
+    pages = "".join(path.read_text() for path in DOCS.rglob("*.md"))
+    shown = set(re.findall(r"\]\([./]*(benchmarks/results[\w-]*)\.svg\)", pages))
+    assert len(shown) > 3
+    for picture in shown:
+        width = (
+            ET.parse(DOCS.parent / f"{picture}-narrow.svg").getroot().attrib["viewBox"].split()[2]
+        )
+        assert float(width) <= 360
+
+
 @pytest.mark.parametrize("path", NARROW, ids=lambda path: path.stem)
 def test_letters_are_large_enough_on_a_phone(path: Path) -> None:
     width = float(ET.fromstring(path.read_text()).attrib["viewBox"].split()[2])
