@@ -43,6 +43,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Replace what stands in a page for those who read it as it is."""
     if page.file.src_uri == "index.md":  # it is no part of a chapter, and may use the whole width
         page.meta.setdefault("hide", ["navigation", "toc"])
+    elif not re.search(r"^##", markdown, re.MULTILINE):
+        page.meta.setdefault("hide", ["toc"])  # it would be an empty column
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)
