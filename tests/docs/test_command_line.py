@@ -90,6 +90,7 @@ def test_no_other_command_is_described() -> None:
         ("watch", ["time"]),
         ("bench", [*bench.facts_of(bench.Sample([])), *BENCH]),
         ("demo", ["updates_lost"]),
+        ("masters", ["masters"]),
         ("release", ["resource", "released", "holder", "permit"]),
         ("inspect", [*look.facts_of(PERMITS), *look.facts_of_permits(PERMITS)[0]]),
         ("list", ["resource", "claimed"]),
