@@ -19,7 +19,7 @@ from redlock_aio import Lease, LockLostError, Redlock
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
-# --8<-- [start:pattern]
+# [start:pattern]
 async def run_in_thread(
     lease: Lease, work: Callable[[Callable[[], None], int], None], parts: int
 ) -> None:
@@ -45,7 +45,7 @@ async def run_in_thread(
         raise
 
 
-# --8<-- [end:pattern]
+# [end:pattern]
 def write_parts(check: Callable[[], None], parts: int) -> None:
     for part in range(1, parts + 1):
         time.sleep(0.05)  # your work

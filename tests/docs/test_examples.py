@@ -168,7 +168,7 @@ def test_every_recipe_is_run_with_its_package() -> None:
     page = (ROOT / "docs" / "how-to" / "recipes.md").read_text()
     for name in RECIPES:
         assert name.removesuffix(".py") in tests
-        assert f'--8<-- "examples/{name}"' in page
+        assert f"<!-- file: examples/{name} -->" in page
 
 
 @pytest.mark.parametrize(
