@@ -4,8 +4,8 @@ Fills what the pages of docs/ show of other files: `python docs/fill.py` writes 
 So the pages can be read as they are, on a repository host or in an editor. Each generated part
 stands between two comments, the first of which says what it is:
 
-- ``<!-- file: examples/quickstart.py -->``: that file as a block of code; with
-  ``examples/quickstart.py:name`` the part between its comments ``[start:name]`` and ``[end:name]``.
+- ``<!-- file: examples/first_lock.py -->``: that file as a block of code; with
+  ``examples/first_lock.py:name`` the part between its comments ``[start:name]`` and ``[end:name]``.
 - ``<!-- options: redlock_aio.Redlock.lock -->``: a table of the keyword options of that function:
   name, type and default from its signature, meaning from the first sentence of its docstring's
   ``Args:``.

@@ -1,4 +1,8 @@
-"""Limits on the calls of an API that hold for all hosts: how many at once, how many a second."""
+"""
+Limits on the calls of an API that hold for all hosts: how many at once, how many a second.
+
+docs/how-to/limit-calls.md explains it.
+"""
 
 import asyncio
 import os
