@@ -26,7 +26,7 @@ GREYS = (OTHERS, "#c0883c")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One contestant: pairs per second, and the latency of a pair in us."""
+    """One contestant: pairs per second, and the latency of a pair in µs."""
 
     name: str
     pairs: float

@@ -14,9 +14,9 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 redlock = Redlock(MASTERS, key_prefix="lock:")  # at module level: it connects on first use
 
 
-@redlock.locked("weather:{city}", permits=3, ttl=5_000, wait=10_000)
+@redlock.locked("weather:{city}", permits=5, ttl=5_000, wait=10_000)
 async def forecast(city: str) -> str:
-    """Ask the API; of all hosts, three ask about one city at the same time."""
+    """Ask the API; of all hosts, five ask about one city at the same time."""
     await asyncio.sleep(0.1)  # the call
     return f"sunny in {city}"
 
