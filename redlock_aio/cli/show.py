@@ -8,6 +8,7 @@ import typer
 
 from redlock_aio import demo
 from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.helping import HelpfulCommand
 from redlock_aio.cli.output import Output
 
 Seconds = Annotated[
@@ -17,7 +18,7 @@ Seconds = Annotated[
         min=demo.FEWEST_SECONDS,
         max=3600,
         metavar="NUMBER",
-        help="About how long it takes, in seconds (default 10).",
+        help="About how long it takes, in seconds, from 3 to 3600 (default 10).",
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Print lines of text also in a terminal.")]
@@ -28,7 +29,7 @@ AsJson = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    app.command("demo")(play)
+    app.command("demo", cls=HelpfulCommand, epilog="redlock demo --seconds 30")(play)
 
 
 def play(
