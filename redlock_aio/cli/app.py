@@ -13,6 +13,7 @@ from redlock_aio.cli import bench, look, masters, release, run, show
 from redlock_aio.cli.doctor import command as doctor
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
+from redlock_aio.cli.helping import HelpfulGroup
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
 from redlock_aio.cli.words import CommandBefore
@@ -20,7 +21,9 @@ from redlock_aio.cli.words import CommandBefore
 app: typer.Typer = typer.Typer(
     name="redlock",
     add_completion=True,
-    rich_markup_mode=None,  # plain help, which reads the same in a pipe
+    cls=HelpfulGroup,
+    rich_markup_mode=None,  # the help is made in `helping`
+    epilog="redlock run backup -- pg_dump --file=/backup/db.sql shop",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

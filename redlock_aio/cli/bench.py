@@ -80,7 +80,7 @@ def shortest_ttl(timeout: float, pair: float) -> int:
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="bench", guard="off")(bench)
+    command(app, name="bench", guard="off", example="redlock bench --for 10s")(bench)
 
 
 async def bench(frame: Frame, for_: For = SECONDS) -> int:

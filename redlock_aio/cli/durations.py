@@ -6,6 +6,9 @@ from decimal import Decimal
 UNITS: dict[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The milliseconds of each unit."""
 
+EXPLAINED = "a number and a unit, such as 500ms, 30s, 1m, 2h or 1d; only 0 needs none"
+"""What a duration is, for people."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 
 

@@ -39,7 +39,7 @@ OfPermits = Annotated[
     ),
 ]
 Prefix = Annotated[
-    str, typer.Argument(metavar="[PREFIX]", help="How the names begin (default: all names).")
+    str, typer.Argument(metavar="PREFIX", help="How the names begin (default: all names).")
 ]
 Limit = Annotated[
     int,
@@ -58,9 +58,11 @@ For = Annotated[int | None, Duration("--for", help="End after this time (default
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to *app*."""
-    command(app, name="inspect", guard="off")(inspect)
-    command(app, name="list", guard="off")(list_locks)
-    command(app, name="watch", guard="off")(watch)
+    command(app, name="inspect", guard="off", example="redlock inspect invoice:42")(inspect)
+    command(app, name="list", guard="off", example="redlock list invoice:")(list_locks)
+    command(app, name="watch", guard="off", example="redlock watch invoice:42 --interval 500ms")(
+        watch
+    )
 
 
 async def inspect(frame: Frame, key: Key, permits: OfPermits = None) -> int:

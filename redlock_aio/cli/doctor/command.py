@@ -46,7 +46,7 @@ Ignore = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="doctor", guard="auto")(doctor)
+    command(app, name="doctor", guard="auto", example="redlock doctor --fencing")(doctor)
 
 
 async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
