@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from redlock_aio.cli.exits import Exit, Failure
+from redlock_aio.cli.helping import HelpfulCommand
 from redlock_aio.cli.output import Output
 from redlock_aio.testing._serving import HELP, serve
 
-Number = Annotated[int, typer.Argument(metavar="[NUMBER]", help=HELP["number"], show_default=False)]
+Number = Annotated[int, typer.Argument(metavar="NUMBER", help=HELP["number"], show_default=False)]
 Port = Annotated[int | None, typer.Option("--port", metavar="NUMBER", help=HELP["port"])]
 Restart = Annotated[
     float | None, typer.Option("--restart", metavar="SECONDS", help=HELP["restart"])
@@ -20,7 +21,7 @@ AsJson = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    app.command("masters")(masters)
+    app.command("masters", cls=HelpfulCommand, epilog="redlock masters 5")(masters)
 
 
 def masters(
