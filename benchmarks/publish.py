@@ -18,6 +18,7 @@ PAGE = HERE.parent / "docs" / "explanation" / "speed.md"
 README = HERE.parent / "README.md"
 
 TABLES = {
+    "opening": ("results.md", 1),
     "benchmarks": ("results.md", 1),
     "like": ("results.md", 1),
     "contention": ("results-contention.md", 2),

@@ -113,6 +113,7 @@ def columns(head: list[str], titles: list[str]) -> list[int]:
 @pytest.mark.parametrize(
     ("marker", "results"),
     [
+        ("opening", "results.md"),
         ("benchmarks", "results.md"),
         ("like", "results.md"),
         ("contention", "results-contention.md"),
@@ -148,6 +149,17 @@ def test_publishing_the_measured_figures_again_changes_nothing(
     assert publish.sentence(readme) == readme
 
 
+def test_the_speed_page_opens_with_hand_overs_that_were_measured(root: Path) -> None:
+    page = (root / "docs" / "explanation" / "speed.md").read_text()
+    assert "about 2 ms after its release, where locks that ask again and again need 50 ms" in page
+    measured = {
+        row[0].strip("*"): float(row[2].removesuffix(" ms"))
+        for row in rows(between(page, "handover"))
+    }
+    assert 1.5 < measured["redlock_aio on five"] < 2.5
+    assert 45 < measured["redis-py's Lock on one"] < 60
+
+
 def test_its_sentence_about_speed_is_what_was_measured(readme: str, root: Path) -> None:
     measured = {
         row[0].strip("*"): row for row in rows((root / "benchmarks/results.md").read_text())
@@ -163,4 +175,6 @@ def test_its_sentence_about_speed_is_what_was_measured(readme: str, root: Path) 
         for row in (ours, theirs)
     )
     assert 5.5 < their_cpu / our_cpu < 6.5
+    page = (root / "docs" / "explanation" / "speed.md").read_text()
+    assert "costs your program a sixth of the CPU time" in page.partition("<div")[0]
     assert 2 / 3 < our_time / their_time < 3 / 2
