@@ -97,8 +97,7 @@ def options_table(name: str) -> str:
                 default = in_words(meaning)
             meaning = cell(DEFAULT.sub("", meaning))
             lines.append(f"| `{option.name}` | {kind(option)} | {default} | {meaning} |")
-    table = "\n".join(lines)
-    return f'<div class="options" markdown>\n\n{table}\n\n</div>'
+    return "\n".join(lines)
 
 
 def in_words(meaning: str) -> str:

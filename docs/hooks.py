@@ -4,7 +4,7 @@ What `mkdocs build` does besides: it makes of pages that read well as they are a
 - A summary of the API (docs/fill.py) becomes the whole reference, from the docstrings.
 - A picture becomes a part of the page, so that it follows the colours that the reader has chosen.
   If there is a narrow one beside it, the page has both, and docs/extra.css shows one of them.
-- Each cell of a table has the title of its column, for tables that are lists on a phone.
+- Each cell of a table has the title of its column, because most tables are lists on a phone.
 - The changelog is a page.
 - The build fails if a page would load anything from outside.
 """
@@ -28,8 +28,8 @@ FROM_OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]+(?:src|href
 
 
 def on_config(config: Any) -> Any:
-    """Add the titles of columns to the cells of tables."""
-    config.markdown_extensions.append(ColumnTitles())
+    """Let tables be lists on a phone."""
+    config.markdown_extensions.append(ListsOnPhones())
     return config
 
 
@@ -41,6 +41,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Replace what stands in a page for those who read it as it is."""
+    if page.file.src_uri == "index.md":  # it is no part of a chapter, and may use the whole width
+        page.meta.setdefault("hide", ["navigation", "toc"])
+    elif not re.search(r"^##", markdown, re.MULTILINE):
+        page.meta.setdefault("hide", ["toc"])  # it would be an empty column
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)
@@ -81,22 +85,38 @@ def inline(path: Path, caption: str) -> str:
     return re.sub(r"\n\s*\n", "\n", picture)
 
 
-class ColumnTitles(Extension):  # type: ignore[misc]  # Markdown has no types
-    """Python-Markdown with the title of its column in each cell of a table, as `data-title`."""
+class ListsOnPhones(Extension):  # type: ignore[misc]  # Markdown has no types
+    """Python-Markdown that says in a table what docs/extra.css needs to show it as a list."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name is Markdown's
-        md.treeprocessors.register(TitledCells(md), "column-titles", 0)
+        md.treeprocessors.register(TitledCells(md), "lists-on-phones", 0)
 
 
 class TitledCells(Treeprocessor):  # type: ignore[misc]  # Markdown has no types
-    """What `ColumnTitles` does to a page."""
+    """What `ListsOnPhones` does: `data-list` on a table, `data-title` on each of its cells."""
 
     def run(self, root: Element) -> None:
+        of_figures = {
+            table
+            for part in root.iter("div")
+            if is_for_figures(part)
+            for table in part.iter("table")
+        }
         for table in root.iter("table"):
-            titles = ["".join(cell.itertext()) for cell in table.iter("th")]
+            heads = list(table.iter("th"))
+            numbers = any("right" in head.get("style", "") for head in heads)
+            if len(heads) < 3 or numbers or table in of_figures:
+                continue
+            table.set("data-list", "")
+            titles = ["".join(head.itertext()) for head in heads]
             for row in table.iter("tr"):
                 for cell, title in zip(row.iter("td"), titles, strict=False):
                     cell.set("data-title", title)
+
+
+def is_for_figures(part: Element) -> bool:
+    """Return whether tables in this part of a page are compared down their columns."""
+    return bool({"figures", "matrix"} & set(part.get("class", "").split()))
 
 
 def on_post_page(output: str, page: Any, **_: object) -> str:

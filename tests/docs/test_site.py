@@ -152,7 +152,7 @@ def test_every_method_of_a_manager_has_its_place_in_the_reference() -> None:
 )
 def test_the_option_tables_have_a_row_for_each_option(name: str, function: object) -> None:
     assert f"<!-- options: {name} -->" in PAGES["reference/options.md"].read_text()
-    table = module_of_docs("fill").options_table(name).splitlines()[4:-2]
+    table = module_of_docs("fill").options_table(name).splitlines()[2:]
     rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in table]
     assert callable(function)
     parameters = inspect.signature(function).parameters

@@ -15,7 +15,7 @@ from redlock_aio.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "which-lock.md"
 LINES = re.findall(r"\| `([^|]+)` \|$", PAGE.read_text(), re.MULTILINE)
-OTHERS = ("async with asyncio.", "flock ", "SELECT ", "INSERT ")
+OTHERS = ("async with asyncio.", "flock ", "SELECT ", "INSERT ", "async with redis.")
 """How the lines that need no library begin."""
 
 
