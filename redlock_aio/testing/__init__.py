@@ -8,6 +8,7 @@ pause, kill and restart them: pass their `url` to `redlock_aio.Redlock`.
 scripts as real masters. ``pip install '.[testing]'`` in the clone installs the
 dependencies of both. `cancelled_at` cancels a coroutine at a chosen suspension.
 The package is a plugin of pytest, too, with these masters and managers as fixtures.
+``python -m redlock_aio.testing 5`` starts five real servers until Ctrl-C, to try locks with.
 """
 
 from redlock_aio.testing._embedded import (
