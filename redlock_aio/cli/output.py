@@ -22,6 +22,9 @@ from redlock_aio.cli.redaction import Redaction
 
 Row = Sequence[str]
 
+MOST_TOLD = 100
+"""So many messages are remembered, so that others need not repeat them."""
+
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 """A string in JSON, or what Python writes for a number that JSON does not have."""
 
@@ -103,10 +106,29 @@ class NotesHandler(logging.Handler):
     def __init__(self, out: Output) -> None:
         super().__init__(logging.WARNING)
         self._out = out
+        self._told: dict[str, None] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; a traceback goes with it."""
-        self._out.note(self.format(record), level=record.levelname.lower())
+        text = self.format(record)
+        shown = text if self._out.as_json else self._without_told(text)
+        self._out.note(shown, level=record.levelname.lower())
+
+    def _without_told(self, text: str) -> str:
+        """
+        Return *text* without what was told about single masters, but with their names.
+
+        While ``redlock run`` waits, first each master that is away has a message, and then the
+        one about the wait would repeat all of them.
+        """
+        shown = text
+        for told in self._told:
+            if told != text:
+                shown = shown.replace(told, told.partition(": ")[0])
+        self._told[text] = None
+        while len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        return shown
 
 
 def complain(line: str) -> None:

@@ -146,6 +146,22 @@ def test_what_the_library_logs_is_a_message(capsys: pytest.CaptureFixture[str]) 
     assert not logging.getLogger("redlock_aio").handlers
 
 
+def test_what_was_told_about_a_master_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    away = ["a:1: unreachable, Connection refused at 10.0.0.1:1", "b:1: unreachable, connecting"]
+    waiting = f"'k': waiting for a majority of the masters ({'; '.join(away)}; c:1: timed out)"
+    log = logging.getLogger("redlock_aio")
+    for as_json in (False, True):
+        with frame.messages_of_the_library(Output(Redaction([]), as_json=as_json)):
+            for text in (*away, waiting, *away):  # they are away once more
+                log.warning("%s", text)
+        lines = capsys.readouterr().err.splitlines()
+        if as_json:
+            assert [json.loads(line)["message"] for line in lines] == [*away, waiting, *away]
+            continue
+        short = "'k': waiting for a majority of the masters (a:1; b:1; c:1: timed out)"
+        assert lines == [f"redlock: {text}" for text in (*away, short, *away)]
+
+
 def test_a_result_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], masters: Masters
 ) -> None:
