@@ -42,7 +42,8 @@ def test_a_wrong_duration_is_refused_with_what_came(text: str) -> None:
 @pytest.mark.parametrize(
     ("ms", "text"),
     [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (28_399, "28.3 s"), (60_000, "1 min"),
-     (90_000, "1 min 30 s"), (5_400_000, "1 h 30 min")],
+     (90_000, "1 min 30 s"), (5_400_000, "1 h 30 min"), (172_799_000, "47 h 59 min"),
+     (276_000_000, "3 d 4 h")],
 )  # fmt: skip
 def test_a_duration_for_people(ms: int, text: str) -> None:
     assert durations.shown(ms) == text

@@ -278,6 +278,12 @@ def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: s
     assert (bar.answer, bar.text, bar.permanent) == (Answer.UNREACHABLE, detail, False)
 
 
+BOTH_REFUSED = (
+    "Error Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111]"
+    " Connect call failed ('127.0.0.1', 1) connecting to localhost:1."
+)
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -285,11 +291,7 @@ def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: s
             "Error 111 connecting to a:1. Connect call failed ('10.0.0.1', 1).",
             "Connection refused at 10.0.0.1:1",
         ),
-        (
-            "Error Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno"
-            " 111] Connect call failed ('127.0.0.1', 1) connecting to localhost:1.",
-            "Connection refused at [::1]:1, 127.0.0.1:1",
-        ),
+        (BOTH_REFUSED, "Connection refused at [::1]:1, 127.0.0.1:1"),
         ("Error -2 connecting to a:1. Name or service not known.", "Name or service not known"),
         ("Error 2 connecting to /tmp/s. No such file or directory.", "No such file or directory"),
         ("Error connecting to a:1.", "Error connecting to a:1."),
