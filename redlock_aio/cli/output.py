@@ -201,6 +201,8 @@ def _stacked(columns: Row, rows: Sequence[Sequence[Text]], width: int) -> Iterat
         yield name
         line = Text()
         for title, cell in zip(columns[1:], cells, strict=True):
+            if not cell:
+                continue
             piece = Text.assemble((title.lower(), "dim"), " ", cell)
             if line and 4 + len(line) + 3 + len(piece) > width:
                 yield _indented(Text(" " * 4) + line)

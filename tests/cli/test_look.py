@@ -303,7 +303,7 @@ def test_a_table_that_is_too_wide_has_each_name_on_a_line_of_its_own(
     monkeypatch.setenv("NO_COLOR", "1")
     names = [f"redis-{number}.production.internal:6379" for number in (1, 2)]
     Output(Redaction([])).table(
-        ["MASTER", "SERVER", "VOTES"], [[n, "Valkey 9", "yes"] for n in names]
+        ["MASTER", "SERVER", "ROLE", "VOTES"], [[n, "Valkey 9", "", "yes"] for n in names]
     )
     shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     below = "    server Valkey 9   votes yes"
