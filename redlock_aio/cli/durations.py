@@ -39,4 +39,5 @@ def shown(ms: int) -> str:
     minutes, seconds = divmod(ms // 1_000, 60)
     if minutes < 60:
         return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

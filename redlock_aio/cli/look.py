@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -195,9 +196,29 @@ class Picture:
         self._live.stop()
 
     def show(self, state: LockState | SemaphoreState) -> None:
-        """Replace what is shown."""
-        text = f"{time.strftime('%H:%M:%S')} {text_of(self._frame, state)}"
+        """Replace what is shown: the state, and the masters that differ from it."""
+        lines = text_of(self._frame, state).splitlines()
+        own = lines[: len(lines) - len(state.views)]
+        others = [f"  {self._frame.out.printable(str(view))}" for view in differing(state)]
+        text = "\n".join([f"{time.strftime('%H:%M:%S')} {own[0]}", *own[1:], *others])
         self._live.update(Text(text), refresh=True)
+
+
+def differing(state: LockState | SemaphoreState) -> Sequence[MasterView | SemaphoreView]:
+    """Return the masters that have not answered, or have other holders than the majority."""
+    if isinstance(state, SemaphoreState):
+        return [view for view in state.views if not view.counts or differs(view, state)]
+    whose = "readers" if state.shared else state.holder.fingerprint if state.holder else ""
+    return [view for view in state.views if not view.counts or view.kept_by != whose]
+
+
+def differs(view: SemaphoreView, state: SemaphoreState) -> bool:
+    """Return whether a master has other holders of permits than the majority."""
+    theirs, ours = (
+        {number: holder.fingerprint for number, holder in permits.items()}
+        for permits in (view.holders, state.holders)
+    )
+    return theirs != ours
 
 
 def text_of(frame: Frame, state: LockState | SemaphoreState) -> str:

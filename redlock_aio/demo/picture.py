@@ -186,7 +186,7 @@ def _locked(scene: Scene) -> Panel:
 
 def _bare(count: Count) -> Panel:
     more = "nobody waits, and nobody notices"
-    return _counter("WITHOUT", count, more, "bold red" if count.lost else "bold")
+    return _counter("WITHOUT THE LOCK", count, more, "bold red" if count.lost else "bold")
 
 
 def _counter(title: str, count: Count, more: str, style: str) -> Panel:
