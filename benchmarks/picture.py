@@ -31,7 +31,7 @@ NARROW = 3.9
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One contestant: pairs per second, and the latency of a pair in us."""
+    """One contestant: pairs per second, and the latency of a pair in µs."""
 
     name: str
     pairs: float

@@ -4,8 +4,8 @@ Fills what the pages of docs/ show of other files: `python docs/fill.py` writes 
 So the pages can be read as they are, on a repository host or in an editor. Each generated part
 stands between two comments, the first of which says what it is:
 
-- ``<!-- file: examples/quickstart.py -->``: that file as a block of code; with
-  ``examples/quickstart.py:name`` the part between its comments ``[start:name]`` and ``[end:name]``.
+- ``<!-- file: examples/first_lock.py -->``: that file as a block of code; with
+  ``examples/first_lock.py:name`` the part between its comments ``[start:name]`` and ``[end:name]``.
 - ``<!-- options: redlock_aio.Redlock.lock -->``: a table of the keyword options of that function:
   name, type and default from its signature, meaning from the first sentence of its docstring's
   ``Args:``.
@@ -38,6 +38,9 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", "": "text"}
 """What a file of each suffix is, for the colours of its code."""
 
 NOT_FOR_USERS = {"self", "unknown"}
+DEFAULT = re.compile(r" \(default:? ([^)]*)\)| \(the default\)")
+"""Where the meaning of an option names its default, which has a column of its own."""
+
 REQUIRED = {"masters", "resources"}
 """Parameters that the text around a table of options describes."""
 
@@ -88,9 +91,25 @@ def options_table(name: str) -> str:
     lines = ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
     for option in inspect.signature(thing).parameters.values():
         if option.name not in NOT_FOR_USERS | REQUIRED:
-            meaning = cell(first_sentence(meanings[option.name]))
-            lines.append(f"| `{option.name}` | {kind(option)} | `{shown(option)}` | {meaning} |")
+            meaning = first_sentence(meanings[option.name])
+            default = f"`{shown(option)}`"
+            if option.default is None:
+                default = in_words(meaning)
+            meaning = cell(DEFAULT.sub("", meaning))
+            lines.append(f"| `{option.name}` | {kind(option)} | {default} | {meaning} |")
     return "\n".join(lines)
+
+
+def in_words(meaning: str) -> str:
+    """
+    Return what happens without an option whose default is ``None``, from its *meaning*.
+
+    Raises:
+        ValueError: It does not say.
+    """
+    if found := DEFAULT.search(meaning):
+        return found[1]
+    raise ValueError(f"no (default: ...) in {meaning!r}")
 
 
 def kind(option: inspect.Parameter) -> str:
@@ -181,8 +200,9 @@ def call(name: str, thing: Any, *, wide: int = 0) -> str:
     """Return how *thing* is called; without types, in several lines if it is wider than *wide*."""
     if not callable(thing) or isinstance(thing, property):
         return name
+    defaults = effective(inspect.getdoc(thing) or "")
     parameters = [
-        it.replace(annotation=it.empty, default=Shown(shown(it)))
+        it.replace(annotation=it.empty, default=Shown(defaults.get(it.name) or shown(it)))
         if it.default is not it.empty
         else it.replace(annotation=it.empty)
         for it in inspect.signature(thing).parameters.values()
@@ -196,6 +216,22 @@ def call(name: str, thing: Any, *, wide: int = 0) -> str:
     inside = str(signature)[1:-1]
     parts = re.split(r", (?=[*\w/]+(?:[=,]|$))", inside)
     return "\n".join([f"{before}{name}(", *(f"    {part}," for part in parts), ")"])
+
+
+def effective(docstring: str) -> dict[str, str]:
+    """
+    Return the defaults that a *docstring* names by a number or a word, though they are ``None``.
+
+    "As for `lock`" is what that method says.
+    """
+    lock = entries(inspect.getdoc(resolved("redlock_aio.Redlock.lock")) or "", "Args")
+    found = {}
+    for name, text in entries(docstring, "Args").items():
+        as_lock = re.search(r"\b[Aa]s for `(?:Redlock\.)?lock`", text) and "(default" not in text
+        whole = lock.get(name, "") if as_lock or "(default: as for `lock`)" in text else text
+        if default := re.search(r"\(default: (?:`(\d[\d_]*)`|(learned)\b)", whole):
+            found[name] = default[1] or default[2]
+    return found
 
 
 class Shown(str):

@@ -1,4 +1,8 @@
-"""How to test a program that uses locks, with the fixtures of the pytest plugin."""
+"""
+How to test a program that uses locks, with the fixtures of the pytest plugin.
+
+docs/tutorial/testing.md explains it.
+"""
 
 import asyncio
 

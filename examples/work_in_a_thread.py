@@ -3,6 +3,8 @@ Work in a thread under a lock, and the pattern that stops it.
 
 A loss cancels the task, as a timeout does. Neither can stop a thread: it would go on while
 somebody else holds the lock. So the thread looks before each write, and the task waits for it.
+
+docs/how-to/work-in-threads.md explains it.
 """
 
 import asyncio
