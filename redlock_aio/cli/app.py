@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 import redlock_aio
-from redlock_aio.cli import bench, look, release, run, show
+from redlock_aio.cli import bench, look, masters, release, run, show
 from redlock_aio.cli.doctor import command as doctor
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
@@ -51,6 +51,7 @@ run.add_to(app)
 doctor.add_to(app)
 show.add_to(app)
 bench.add_to(app)
+masters.add_to(app)
 
 
 def _own(program: Any, arguments: Sequence[str]) -> Sequence[str]:

@@ -231,7 +231,8 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, missing], capture_output=True, text=True, check=False
     )
-    wanted = f"redlock: the package {missing!r} is missing: pip install 'redlock-aio[cli]'\n"
+    how = "pip install '.[cli]' in the clone of redlock_aio"
+    wanted = f"redlock: the package {missing!r} is missing: {how}\n"
     assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
 
 

@@ -21,6 +21,9 @@ PAGE_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = (PAGE_FOLDER / "command-line.md").read_text()
 PROGRAM: Any = get_command(app.app)
 COMMANDS: dict[str, Any] = PROGRAM.commands
+ALONE = {"demo", "masters"}
+"""The commands that start masters of their own, and do not have the common options."""
+
 FINDING = command.json_of(Finding(Kind.EVEN, (), ""))
 VIEW = MasterView("a", Answer.FREE)
 STATE = LockState("r", None, None, None, 0, (VIEW,))
@@ -102,10 +105,10 @@ def test_the_help_of_each_command(
     for parameter in COMMANDS[name].params:
         assert " ".join(parameter.help.split()) in text
     panels = re.findall(r"╭─ ([\w ]+) ─", shown)
-    assert panels[-1] == ("Options" if name == "demo" else helping.MASTERS_PANEL)
+    assert panels[-1] == ("Options" if name in ALONE else helping.MASTERS_PANEL)
     below = shown.partition(f"─ {helping.MASTERS_PANEL} ─")[2]
     for parameter in options_of(COMMANDS[name], common=True):
-        assert name == "demo" or parameter.opts[0] in below
+        assert name in ALONE or parameter.opts[0] in below
         assert shown.count(f" {parameter.opts[0]} ") <= 2
     assert (durations.EXPLAINED.split(",")[0] in text) is ("DURATION" in shown)
 
@@ -126,6 +129,7 @@ def test_no_other_command_is_described() -> None:
         ("watch", ["time"]),
         ("bench", [*bench.facts_of(bench.Sample([])), *BENCH]),
         ("demo", ["updates_lost"]),
+        ("masters", ["masters"]),
         ("release", ["resource", "released", "holder", "permit"]),
         ("inspect", [*look.facts_of(PERMITS), *look.facts_of_permits(PERMITS)[0]]),
         ("list", ["resource", "claimed"]),

