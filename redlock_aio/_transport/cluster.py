@@ -12,7 +12,7 @@ which nodes there are. See `route` for what follows from that.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
 from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, place
@@ -199,9 +199,9 @@ class ClusterNodes:
 
     def _look_at_coverage(self, replies: list[object]) -> None:
         """Warn once if the failure of one primary stops all."""
-        reply = replies[1]
-        pairs = reply.items() if isinstance(reply, dict) else ()
-        if self._warned or (b"cluster-require-full-coverage", b"yes") not in pairs:
+        reply = replies[1]  # a map, and in some services a list
+        values = reply.values() if isinstance(reply, dict) else reply
+        if self._warned or not isinstance(values, Iterable) or b"yes" not in values:
             return
         self._warned = True
         _log.warning(
