@@ -143,7 +143,7 @@ OWNER, NEXT = Owner("a", 1, "h", 1), Owner("r", 7, "h", 1)
 
 
 def confirmation(voters: str, said: dict[str, tuple[Owner, float]]) -> Confirmation:
-    made = Confirmation(kind="nodes")
+    made = Confirmation(kind="nodes confirm")
     made.set_voters({voter: f"h{voter}" for voter in voters})
     for voter, (owner, at) in said.items():
         made.on_answer(voter, Statement(owner, "", asked_at=at))
@@ -151,7 +151,7 @@ def confirmation(voters: str, said: dict[str, tuple[Owner, float]]) -> Confirmat
 
 
 def test_without_voters_nobody_is_confirmed() -> None:
-    made = Confirmation(kind="nodes")
+    made = Confirmation(kind="nodes confirm")
     assert made.current(0.0) is None
     assert made.until(OWNER) == -math.inf
 
@@ -179,7 +179,7 @@ def test_majorities_meet_while_one_node_joins_or_leaves(number: int) -> None:
     """The fewest nodes that confirm one owner with n voters, and another one with n + 1."""
     ids = [f"{n:02}" for n in range(number + 1)]
     for first in (ids[:-1], ids):
-        made = Confirmation(kind="nodes")
+        made = Confirmation(kind="nodes confirm")
         made.set_voters({id_: id_ for id_ in first})
         count = 0
         while made.current(0.0) is None:
