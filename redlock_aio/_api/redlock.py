@@ -6,11 +6,17 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import Redis
 
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.election import Election
-from redlock_aio._api.faces import OwnThread, ReadArguments
+from redlock_aio._api.faces import (
+    AnyCluster,
+    ManagerArguments,
+    OwnThread,
+    ReadArguments,
+    cluster_masters,
+)
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.reporting import announce
@@ -39,13 +45,7 @@ from redlock_aio._rules.validation import (
     positive,
     text,
 )
-from redlock_aio._transport.address import (
-    AnyDialler,
-    ClusterDialler,
-    ClusterMaster,
-    addresses,
-    masters_of,
-)
+from redlock_aio._transport.address import AnyDialler, ClusterMaster, addresses
 from redlock_aio.events import Acquired, Listener
 
 MAX_WAITERS = 1_000
@@ -167,11 +167,11 @@ class Redlock(OnlyForAsyncio):
     @classmethod
     def of_cluster(
         cls,
-        cluster: str | RedisCluster | ClusterDialler,
+        cluster: AnyCluster,
         *,
         masters: int | None = None,
         tags: Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[ManagerArguments],
     ) -> Self:
         """
         Return a manager whose masters are primaries of one Redis Cluster.
@@ -205,7 +205,7 @@ class Redlock(OnlyForAsyncio):
 
             ValueError: An argument is invalid.
         """
-        return cls(masters_of(cluster, masters, tags), **options)
+        return cls(cluster_masters(cluster, masters, tags), **options)
 
     def __repr__(self) -> str:
         total, session = len(self._opener.settings.diallers), self._opener.current

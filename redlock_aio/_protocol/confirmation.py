@@ -51,6 +51,8 @@ Seconds between two questions to one of them: an answer that is lost, or a loop 
 not run for a second, does not cost the confirmation.
 """
 
+BY_SENTINELS = "Sentinels confirm"
+
 SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
 
 
@@ -161,10 +163,10 @@ class Confirmation:
     Args:
         names: Those of the Sentinels. Their numbers are the keys below; nodes have their ids.
 
-        kind: What the voters are, for messages.
+        kind: What the voters do, for messages.
     """
 
-    def __init__(self, names: Sequence[str] = (), *, kind: str = "Sentinels") -> None:
+    def __init__(self, names: Sequence[str] = (), *, kind: str = BY_SENTINELS) -> None:
         self._kind = kind
         self._names: dict[int | str, str] = dict(enumerate(names))
         self._answers: dict[int | str, Statement] = {voter: Statement() for voter in self._names}
@@ -226,7 +228,7 @@ class Confirmation:
         count, total = len(self._names) - len(missing), len(self._names)
         what = "the master" if configuration is None else str(configuration)
         text = f": {', '.join(missing)}" if missing else ""
-        return f"{count} of {total} {self._kind} confirm {what}, {self._needed} must{text}"
+        return f"{count} of {total} {self._kind} {what}, {self._needed} must{text}"
 
     @staticmethod
     def _why_not(answer: Statement, now: float) -> str:

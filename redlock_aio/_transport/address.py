@@ -444,6 +444,9 @@ def addresses(
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"masters must be different servers, but {name} is named twice")
+    clusters = {d.cluster if isinstance(d, ClusterMaster) else None for d in diallers}
+    if len(clusters) > 1:
+        raise ValueError("masters must be of one Redis Cluster, or of none")
     return diallers
 
 

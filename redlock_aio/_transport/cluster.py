@@ -235,7 +235,7 @@ class ClusterRoute(ConfirmedRoute):
         client_name: str,
         changed: Callable[[], None],
     ) -> None:
-        self.confirmed = Confirmation(kind="nodes")
+        self.confirmed = Confirmation(kind="nodes confirm")
         super().__init__(dialler, clock, self.confirmed, client_name=client_name, changed=changed)
         self.tag = dialler.tag
         self._slot = tags.slot(dialler.tag)
@@ -269,11 +269,11 @@ class ClusterRoute(ConfirmedRoute):
 
     def same_server(self, other: str) -> str:
         node, tag = self._nodes.owner_of(self._slot), self.tag.decode()
-        where = "one node" if node is None else f"node {place(node.host, node.port)}"
+        where = "?" if node is None else place(node.host, node.port)
         of = self._master.of
         slots = [route.slot for route in self._nodes.routes]
         free = cluster_nodes.free_primaries(self._nodes.nodes, slots)
-        text = f"{tag} and {other} are both on {where}, so only one of them votes"
+        text = f"{tag} and {other} are both on the node {where}, so only one of them votes"
         if free:
             to = place(free[0].host, free[0].port)
             return f"{text}: move slot {self._slot} to {to}, a primary without a master's tag"

@@ -377,7 +377,7 @@ async def test_of_two_tags_on_one_node_one_votes_and_the_error_says_what_to_do(
         await asyncio.sleep(QUARANTINE + 12)
         assert sorted(await voting(redlock)) == [False, True, True]
         [text] = [reason(redlock, number) for number in range(3) if reason(redlock, number)]
-    assert "are both on node a:7000, so only one of them votes" in text
+    assert "are both on the node a:7000, so only one of them votes" in text
     assert text.endswith(
         "the Cluster has 2 primaries, and masters=3 needs as many; add some, or use masters=1"
     )
