@@ -13,7 +13,7 @@ servers, which redis-py can read: see `MasterUrl`.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 SCHEMES = {
@@ -63,16 +63,22 @@ class MasterUrl:
         service: The name of the master on its Sentinels; empty if there are none.
 
         sentinels: The URL of each Sentinel.
+
+        nodes: The URL of each node of a Redis Cluster that is named.
+
+        tag: The tag of the master there, with braces; empty if the URL names several.
     """
 
     server: str = field(default="", repr=False)
     service: str = ""
     sentinels: tuple[str, ...] = field(default=(), repr=False)
+    nodes: tuple[str, ...] = field(default=(), repr=False)
+    tag: str = ""
     _before: str = field(default="", repr=False)
     _behind: str = field(default="", repr=False)
 
     def at(self, host: str, port: int) -> str:
-        """Return the URL of the server at an address that Sentinels name."""
+        """Return the URL of the server at an address that Sentinels, or nodes, name."""
         where = f"[{host}]" if ":" in host else host
         return f"{self._before}{where}:{port}{self._behind}"
 
@@ -115,6 +121,8 @@ def split(text: str) -> list[str]:
 def locate(url: str) -> MasterUrl:
     """Return the servers that *url* names; `check` has accepted it."""
     scheme, _, rest = url.partition("://")
+    if is_of_cluster(url):
+        return _locate_node(url)
     base = scheme.lower().removesuffix(BY_SENTINELS)
     if base == scheme.lower():
         return MasterUrl(f"{SCHEMES[base]}://{rest}")
@@ -126,7 +134,8 @@ def locate(url: str) -> MasterUrl:
     theirs = [(_OF_SENTINELS.get(n, n), value) for n, value in options if n not in _OF_MASTER]
     ports = [host if _port(host) else f"{host.removesuffix(':')}:{SENTINEL_PORT}" for host in hosts]
     sentinels = tuple(f"{SCHEMES[base]}://{host}{_query(theirs)}" for host in ports)
-    return MasterUrl("", service, sentinels, f"{SCHEMES[base]}://{login}", _query(own))
+    before = f"{SCHEMES[base]}://{login}"
+    return MasterUrl("", service, sentinels, _before=before, _behind=_query(own))
 
 
 def is_of_cluster(url: str) -> bool:
@@ -156,6 +165,26 @@ def locate_cluster(url: str) -> ClusterUrl:
         int(chosen["masters"]) if "masters" in chosen else None,
         tuple(chosen["tags"].split(",")) if "tags" in chosen else None,
     )
+
+
+def _locate_node(url: str) -> MasterUrl:
+    named = locate_cluster(url)
+    scheme, _, rest = url.partition("://")
+    login, _, _, query = _of_sentinels(rest)
+    before = f"{SCHEMES[scheme.lower().removesuffix(BY_CLUSTER)]}://{login}"
+    behind = _query([pair for pair in parse_qsl(query) if pair[0] not in _OF_CLUSTER])
+    tags = named.tags or ()
+    tag = f"{{{tags[0]}}}" if len(tags) == 1 else ""
+    made = MasterUrl("", tag=tag, _before=before, _behind=behind)
+    return replace(made, nodes=tuple([made.at(*seed) for seed in named.seeds]))
+
+
+def with_tag(url: str, tag: str) -> str:
+    """Return the *url* of a Cluster for the master with this *tag* alone, which has no braces."""
+    scheme, _, rest = url.partition("://")
+    before, _, query = rest.partition("?")
+    options = [pair for pair in parse_qsl(query) if pair[0] not in {"masters", "tags"}]
+    return f"{scheme}://{before}{_query([*options, ('masters', '1'), ('tags', tag)])}"
 
 
 def check_cluster(url: str, *, name: str) -> None:

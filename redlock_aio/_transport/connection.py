@@ -502,7 +502,7 @@ class TaggedConnection(Connection):
         self._tag = tag
 
     def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
-        return super().send(payload.replace(PLACEHOLDER, self._tag), senders)
+        return Connection.send(self, payload.replace(PLACEHOLDER, self._tag), senders)
 
     def _take_push(self, push: object) -> None:
         super()._take_push(replies.restored(push, self._tag))
