@@ -17,6 +17,7 @@ from redlock_aio.testing._fake_lua import Error
 from . import kit
 from .clusters import TAGS, FakeCluster, FakeSite
 from .kit import hang, kill, now, resume
+from .sentinels import CutLink
 
 MAX_TTL = 2_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR) + CONFIRMED_FOR
@@ -276,6 +277,21 @@ async def test_a_slot_that_another_node_has_got_is_quarantined_there(*, marked: 
         assert await voting(redlock) == [False, True, True]
         await asyncio.sleep(QUARANTINE)
         assert await voting(redlock) == [True] * 3
+
+
+async def test_another_node_at_the_address_of_the_owner_gets_no_vote(site: FakeSite) -> None:
+    """Of another Cluster, where it owns the same slot."""
+    cluster = site.link("b")
+    other = FakeSite()
+    other["a"].known = ["c"]
+    other["a"].view = dict.fromkeys(range(3), ("a", 9))
+    other["a"].host = "c"
+    other["a"].view = dict.fromkeys(range(3), ("c", 9))
+    cluster.links["a"] = CutLink(other["a"])
+    async with manager(cluster) as redlock:
+        await asyncio.sleep(1)
+        assert not (await voting(redlock))[0]
+        assert "another node answers at the address of a:7000 (epoch 1)" in reason(redlock, 0)
 
 
 async def test_moved_ends_the_connection_and_asks_all_nodes_at_once(site: FakeSite) -> None:
