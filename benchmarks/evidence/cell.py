@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import random
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .clusters import Cluster
 from .containers import ContainerServer
 from .crew import Crew
 from .faults import Row
@@ -26,6 +28,9 @@ from .world import World
 WORKERS = 3
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
+
+TAG = re.compile(r"^\{\d{4}\}")
+"""What the keys of a master in a Cluster begin with."""
 
 EXPIRY = 4.0
 """
@@ -86,7 +91,9 @@ class Stage:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evidence-")))
         needs = cell.row.needs
         self._network: Network | None = None
-        names = [f"m{number}" for number in range(cell.contestant.masters)]
+        self._cluster: Cluster | None = None
+        self._masters = cell.contestant.masters
+        names = [f"m{number}" for number in range(self._masters)]
         if "sentinels" in needs:
             names = ["old", "new", "s0", "s1", "s2"]
         if "network" in needs:
@@ -97,18 +104,28 @@ class Stage:
         self.servers: Sequence[Master]
         if "sentinels" in needs:
             self._start_sentinels()
+        elif "cluster" in needs:
+            self._start_cluster()
         elif cell.containers:
             self.servers = [stack.enter_context(ContainerServer(name)) for name in names]
         else:
             self.servers = [self._start(Server(self._place, name)) for name in names]
-        if "sentinels" not in needs:
+        if not needs & {"sentinels", "cluster"}:
             self.urls = tuple(server.url for server in self.servers[: cell.contestant.masters])
         self.store = self._start(Server(Place(cell.binary, scratch), "store"))
 
     def _start(self, server: Server) -> Server:
         return self._stack.enter_context(server)
 
+    def _start_cluster(self) -> None:
+        self._masters = 3
+        self._cluster = self._stack.enter_context(Cluster(self._place))
+        self.servers = self._cluster.nodes
+        places = ",".join(f"{node.address}:{node.port}" for node in self._cluster.nodes)
+        self.urls = (f"redis+cluster://{places}?masters={self._masters}",)
+
     def _start_sentinels(self) -> None:
+        self._masters = 1
         place, net = self._place, self._network
         if net is None:
             raise ValueError("Sentinels need a network")
@@ -162,7 +179,8 @@ class Stage:
             chance=random.Random(cell.seed),
             seconds=cell.seconds or cell.row.seconds,
             network=self._network,
-            masters=len(self.urls),
+            masters=self._masters,
+            cluster=self._cluster,
         )
 
 
@@ -213,7 +231,9 @@ def keys(server: Master) -> Iterator[str]:
     """Yield the keys of a server that should not stay; none if it does not run."""
     if server.state != "stopped":
         with contextlib.closing(server.client()) as client:
-            yield from (key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY))
+            for key in client.scan_iter():
+                if not TAG.sub("", key).startswith(MEANT_TO_STAY):
+                    yield key
 
 
 def facts(cell: Cell, job: Job, server: str) -> dict[str, Any]:

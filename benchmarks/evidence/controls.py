@@ -83,6 +83,12 @@ CONTROLS = (
         OFTEN, "plain", "holds", job=FORGETFUL,
     ),
     Control(
+        "Cluster, restart guard off",
+        "Two replicas of a Cluster lose all locks, are promoted, and vote at once.",
+        row("Cluster, failover"), "plain", "fails",
+        job={**FORGETFUL, "guard": "off"},
+    ),
+    Control(
         "plain lock, holder stopped",
         "Holders are stopped for longer than the ttl, and write without a look at the lease.",
         row("holder stopped"), "plain", "fails", job=BLIND,

@@ -4,8 +4,9 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .clusters import Node
 from .locks import Ability
-from .world import QUARANTINE, World
+from .world import OWNER_QUARANTINE, QUARANTINE, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Row:
 
         seconds: How long a run takes, unless the command line says otherwise.
 
-        needs: What it needs besides servers: "network", "clocks", "sentinels", "event loop".
+        needs: What it needs besides servers: "network", "clocks", "sentinels", "cluster",
+            "event loop".
 
         late: Whether holders are stopped, so that without a fence a write may come too late.
 
@@ -52,7 +54,7 @@ class Row:
         return "may overlap" if self.assumption else "holds"
 
 
-NETWORK = frozenset({"network"})
+NETWORK, CLUSTER = frozenset({"network"}), frozenset({"cluster"})
 
 LONG_BODIES: Mapping[str, object] = {"long": 0.1}
 """
@@ -223,6 +225,84 @@ def sentinel_split(world: World) -> None:
     world.until(1)
 
 
+def _lost_takeover(world: World, *masters: int) -> list[Node]:
+    """Promote the replicas of these masters at once, without the locks of their primaries."""
+    primaries = [world.owner(number) for number in masters]
+    for primary in primaries:
+        world.site.lose(primary)
+    return world.site.take_over(*primaries)
+
+
+def cluster_failover(world: World) -> None:
+    """Promote two of three replicas that lack all locks; later the third one likewise."""
+    world.until(0.1)
+    with world.new_owner("failover, all locks lost", 0, 1):
+        _lost_takeover(world, 0, 1)
+    world.wait(OWNER_QUARANTINE + 1)
+    world.site.wait_until(world.site.is_up, "the replicas are in sync")
+    with world.new_owner("failover, all locks lost", 2):
+        _lost_takeover(world, 2)
+    world.until(1)
+
+
+def cluster_paused(world: World) -> None:
+    """Pause a primary until its replica was promoted and votes, and let it go on then."""
+    world.until(0.1)
+    old, slot = world.owner(0), world.slot(0)
+    with world.new_owner("paused", 0):
+        old.pause()
+        world.site.wait_for_promotion(old, slot)
+    world.wait(OWNER_QUARANTINE + 1)
+    with world.fault("resumed", "what was m0"):
+        old.resume()
+        world.wait(1)
+    world.until(1)
+
+
+def cluster_resharded(world: World) -> None:
+    """Move the slot of a master to a new node; take that of another one, without its locks."""
+    site = world.site
+    world.until(0.1)
+    first, second = world.owner(0), world.owner(1)
+    with world.fault("a node joins"):
+        new = site.add()
+    with world.new_owner("slot moved", 0):
+        site.move(world.slot(0), new)
+    world.wait(OWNER_QUARANTINE + 1)
+    with world.new_owner("slots taken, all locks lost", 0, 1):
+        site.take(world.slot(0), first)
+        site.take(world.slot(1), new)
+    world.wait(OWNER_QUARANTINE + 1)
+    with world.new_owner("slot taken back", 1):
+        site.take(world.slot(1), second)
+    with world.fault("a node leaves"):
+        site.forget(new)
+    world.until(1)
+
+
+def cluster_coverage(world: World) -> None:
+    """Kill a primary, with full coverage required: all masters stop until it is replaced."""
+    world.site.require_full_coverage("yes")
+    world.until(0.2)
+    old, slot = world.owner(0), world.slot(0)
+    with world.new_owner("killed, full coverage", 0), world.down(1, 2):
+        old.kill()
+        world.site.wait_for_promotion(old, slot)
+        others = [node for node in world.site.running if node is not old]
+        world.site.wait_until(lambda: all(node.accepts_writes for node in others), "all go on")
+    world.until(1)
+
+
+def cluster_there_and_back(world: World) -> None:
+    """Make two of three primaries replicas and primaries again: the locks are lost on the way."""
+    world.until(0.2)
+    with world.new_owner("there and back", 0, 1):
+        promoted = _lost_takeover(world, 0, 1)
+        world.site.wait_until(world.site.is_up, "the old primaries are in sync")
+        world.site.take_over(*promoted)
+    world.until(1)
+
+
 def _stalls(world: World, detail: str, seconds: float) -> Iterator[str]:
     """Yield processes that hold locks, one after the other, and record that they stand still."""
     world.until(0.1)
@@ -343,6 +423,34 @@ ROWS = (
         "The only master is behind Sentinels. It is cut off with one of three Sentinels and one"
         " client; the others promote its replica.",
         sentinel_split, seconds=20.0, needs=frozenset({"network", "sentinels"}),
+    ),
+    Row(
+        "Cluster, failover",
+        "The masters are three primaries of a Redis Cluster of six nodes. The replicas of two lose"
+        " all locks and are promoted at once; later the third one.",
+        cluster_failover, seconds=20.0, needs=CLUSTER, job=LONG_BODIES,
+    ),
+    Row(
+        "Cluster, paused primary",
+        "A primary is stopped (SIGSTOP) until its replica was promoted and votes; then it goes on.",
+        cluster_paused, seconds=20.0, needs=CLUSTER, job=LONG_BODIES,
+    ),
+    Row(
+        "Cluster, resharded",
+        "A node joins. The slot of one master moves to it with its keys, and back without; that of"
+        " another one moves there and back without. The node leaves.",
+        cluster_resharded, seconds=34.0, needs=CLUSTER, job=LONG_BODIES,
+    ),
+    Row(
+        "Cluster, full coverage",
+        "A primary is killed, and cluster-require-full-coverage is yes: all stop until its replica"
+        " is promoted.",
+        cluster_coverage, seconds=20.0, needs=CLUSTER, job=LONG_BODIES,
+    ),
+    Row(
+        "Cluster, there and back",
+        "Two primaries become replicas, lose all locks, and are primaries again at once.",
+        cluster_there_and_back, seconds=16.0, needs=CLUSTER, job=LONG_BODIES,
     ),
     Row(
         "holder stopped", "Holders of locks are stopped (SIGSTOP) for 1.7 ttls, one at a time.",

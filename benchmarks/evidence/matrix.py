@@ -34,6 +34,7 @@ from redlock_aio.testing import server_binary
 from . import cell as cells, containers, networks, tables
 from .cell import Cell
 from .checker import check
+from .clusters import why_no_cluster
 from .contestants import contestants
 from .controls import CONTROLS, Control
 from .drawing import draw
@@ -95,6 +96,8 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Cell, str]]:
             why_not = next((reasons[need] for need in sorted(row.needs) if reasons[need]), "")
             if "sentinels" in row.needs and "sentinel" not in contestant.abilities:
                 why_not = "it takes no master behind Sentinels"
+            if "cluster" in row.needs and "cluster" not in contestant.abilities:
+                why_not = "it takes no Redis Cluster"
             if options.containers:
                 why_not = reasons["containers"]
             if row.ability and row.ability not in contestant.abilities:
@@ -131,6 +134,7 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
         "network": network,
         "sentinels": network,
         "clocks": why_no_clocks(),
+        "cluster": why_no_cluster(options.binary),
         "event loop": "",
         "containers": why_not,
     }

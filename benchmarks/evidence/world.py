@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .clusters import Cluster, Node, slot_of, standard_tags
 from .crew import Crew
 from .networks import Network
 from .recorder import Recorder
@@ -22,6 +23,12 @@ QUARANTINE = 4.0
 """
 Seconds until a master votes again, with a `max_ttl` of 1 s: 1 % more and 1 s, 1 s because
 uptimes are whole seconds, and up to 0.5 s until a client connects again; rounded up.
+"""
+
+OWNER_QUARANTINE = 7.0
+"""
+Seconds until a new owner of a slot votes, likewise: 2 s more than after a restart, and up to 1 s
+until a client knows of it.
 """
 
 RECONNECT = 1.0
@@ -41,6 +48,8 @@ class World:
     seconds: float
     network: Network | None = None
     masters: int = 5
+    cluster: Cluster | None = None
+    """The Cluster whose primaries are the masters."""
     _down: set[int] = field(default_factory=set)
     _returns: dict[int, float] = field(default_factory=dict)
     """When each master that was away counts again, on `time.monotonic`."""
@@ -174,3 +183,28 @@ class World:
         self.wait(RECONNECT)
         self._cut[process].clear()
         self.note()
+
+    # --------------------------------------------------------------------- cluster
+
+    @property
+    def site(self) -> Cluster:
+        """The Cluster; only for rows that need one."""
+        if self.cluster is None:
+            raise RuntimeError("this row needs a Cluster")
+        return self.cluster
+
+    def slot(self, master: int) -> int:
+        """Return the slot of a master of the Cluster."""
+        return slot_of(standard_tags(self.masters)[master])
+
+    def owner(self, master: int) -> Node:
+        """Return the node that is this master now."""
+        return self.site.owner(self.slot(master))
+
+    @contextlib.contextmanager
+    def new_owner(self, what: str, *masters: int) -> Iterator[None]:
+        """Record that *masters* get new owners in the body, which are quarantined after it."""
+        with self.fault(what, ", ".join(f"m{number}" for number in masters)):
+            with self.down(*masters):
+                yield
+            self.back(*masters, within=OWNER_QUARANTINE)
