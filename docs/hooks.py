@@ -11,13 +11,15 @@ import inspect
 import re
 from typing import Any
 
+ANCHOR = re.compile(r'^(#+) <a id="([\w.-]+)"></a>(.*)$', re.MULTILINE)
 OPTIONS = re.compile(r"<!-- options: ([\w.]+) -->")
 FROM_OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]+(?:src|href)=.?(?:https?:)?//")
 NOT_FOR_USERS = {"self", "unknown", "masters", "resources"}
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Fill the option tables of a page."""
+    """Fill the option tables of a page, and give its headings their anchors."""
+    markdown = ANCHOR.sub(r"\1 \3 {#\2}", markdown)
     begin, end = '<div class="names" markdown>\n\n', "\n\n</div>"
     return OPTIONS.sub(lambda found: begin + options_table(found[1]) + end, markdown)
 

@@ -133,7 +133,8 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
 def first_heading(page: str) -> str:
     """Return the anchor of the first heading of a page."""
     with open(page, encoding="utf-8") as text:  # noqa: PTH123 - relative to mkdocs.yml
-        return str(slugify(text.readline().lstrip("# ").strip(), "-"))
+        heading = next(line for line in text if line.startswith("# "))  # below a front matter
+    return str(slugify(heading.lstrip("# ").strip(), "-"))
 
 
 def value_of(func: Function, expression: str) -> object:

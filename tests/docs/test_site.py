@@ -62,6 +62,9 @@ def anchors(name: str) -> set[str]:
     found = set()
     for heading in re.findall(r"^#+ (.*)$", prose(name), re.MULTILINE):
         text, _, own = heading.partition(" {#")
+        if anchor := re.match(r'<a id="([\w.-]+)"></a>', text):  # docs/hooks.py makes it its id
+            found.add(anchor[1])
+            continue
         plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)).strip()
         found.add(own.rstrip("}") or re.sub(r"[-\s]+", "-", plain.lower()))
     return found
