@@ -11,15 +11,20 @@ taken down, which its own kernel notices. Traffic goes only between these namesp
 """
 
 import contextlib
+import ctypes
 import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Self
 
 PORT = 7000
 """The port of each server: their addresses differ."""
+
+CLONE_NEWNET = 0x40000000
+"""What `setns` calls a network namespace."""
 
 _numbers = itertools.count()
 
@@ -62,6 +67,12 @@ class Network:
     def within(self, node: str) -> list[str]:
         """Return the words before a command that is to run on a node."""
         return ["ip", "netns", "exec", self._space(node)]
+
+    def enter(self, node: str) -> None:
+        """Let this thread, and those that it starts from now on, make connections as a node."""
+        with Path("/run/netns", self._space(node)).open("rb") as space:
+            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"this thread can't enter {node}")
 
     def __enter__(self) -> Self:
         """

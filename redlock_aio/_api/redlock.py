@@ -1,7 +1,7 @@
 """The manager of one set of masters, with the options that hold for all locks on them."""
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
@@ -10,7 +10,13 @@ from redis.asyncio import Redis
 
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.election import Election
-from redlock_aio._api.faces import OwnThread, ReadArguments
+from redlock_aio._api.faces import (
+    AnyCluster,
+    ManagerArguments,
+    OwnThread,
+    ReadArguments,
+    cluster_masters,
+)
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.reporting import announce
@@ -39,7 +45,7 @@ from redlock_aio._rules.validation import (
     positive,
     text,
 )
-from redlock_aio._transport.address import AnyDialler, addresses
+from redlock_aio._transport.address import AnyDialler, ClusterMaster, addresses
 from redlock_aio.events import Acquired, Listener
 
 MAX_WAITERS = 1_000
@@ -71,9 +77,9 @@ class Redlock(OnlyForAsyncio):
             get fewer votes, or none, see `docs/how-to/replace-a-master.md`.
 
         master_timeout: How long to wait for the reply of one master, in
-            milliseconds or as a `timedelta`. A slower master does not vote.
-            ``None`` (the default) learns it from round trips: twice the round
-            trip, from 50 ms to 1 s, see `Redlock.master_timeout`.
+            milliseconds or as a `timedelta` (default: learned). A slower master does
+            not vote. It is learned from round trips: twice the round trip, from 50 ms
+            to 1 s, see `Redlock.master_timeout`.
 
         drift_factor: The share of a ttl by which the clocks of two machines may
             drift apart during it. It is subtracted from the ttl, as are 2 ms more,
@@ -89,7 +95,7 @@ class Redlock(OnlyForAsyncio):
             or ``shared=True``. One more gets a `LockNotAcquiredError` at once. All programs
             share the queue. Holders do not count.
 
-        max_ttl: The longest ttl of a lock, in milliseconds (default 60 000). All
+        max_ttl: The longest ttl of a lock, in milliseconds (default ``60_000``). All
             programs that use the masters should have the same *max_ttl*. Otherwise all
             use the longest quarantine, and those with a shorter one log it.
 
@@ -133,9 +139,11 @@ class Redlock(OnlyForAsyncio):
         if unknown:
             raise mistakes.unknown_options(unknown, called="Redlock()")
         one_of(restart_guard, quarantine.GUARDS, name="restart_guard")
-        self._resources = Resources(key_prefix)
+        diallers = tuple(addresses(masters))
+        tagged = isinstance(diallers[0], ClusterMaster)
+        self._resources = Resources(key_prefix, tagged=tagged)
         settings = Settings(
-            tuple(addresses(masters)),
+            diallers,
             drift_factor=timing.drift_factor(drift_factor),
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             max_waiters=positive(max_waiters, name="max_waiters"),
@@ -155,6 +163,49 @@ class Redlock(OnlyForAsyncio):
             fencing=of_type(fencing, bool, name="fencing"),
             retry=of_type(retry, Retry, name="retry"),
         )
+
+    @classmethod
+    def of_cluster(
+        cls,
+        cluster: AnyCluster,
+        *,
+        masters: int | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ManagerArguments],
+    ) -> Self:
+        """
+        Return a manager whose masters are primaries of one Redis Cluster.
+
+        Each master is the primary that owns the slot of a tag, such as ``{0001}``. All keys
+        there begin with the tag, or have it as their first braces. All programs that lock
+        the same resources use the same *masters* and *tags*, as they name the same masters
+        elsewhere. The nodes of one Cluster share their configuration, and a failover costs
+        the vote of its master for *max_ttl* and a little more: servers that know nothing of
+        each other are the better masters, see `docs/how-to/cluster.md`.
+
+        Args:
+            cluster: The URL of a node, or of several with commas between them
+                (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``), or a
+                `redis.asyncio.RedisCluster` client, whose connection settings are taken over.
+                Login and TLS are used for all nodes. In the URL ``+cluster`` may follow the
+                scheme, with ``?masters=`` and ``?tags=``; such a URL can also be given to
+                `Redlock`, alone.
+
+            masters: How many primaries are masters: an odd number, at most that of the
+                primaries (default 3).
+
+            tags: The tag of each master, four letters or digits each, for a Cluster whose
+                slots are shared out unevenly (default: by a fixed rule, for three masters
+                ``0001``, ``8209`` and ``8239``).
+
+            options: Those of `Redlock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        return cls(cluster_masters(cluster, masters, tags), **options)
 
     def __repr__(self) -> str:
         total, session = len(self._opener.settings.diallers), self._opener.current
@@ -206,10 +257,10 @@ class Redlock(OnlyForAsyncio):
 
             ttl: After how many milliseconds without an extension the key of the
                 lock expires on the masters, 50 to the manager's *max_ttl*
-                (default: 10 000, or *max_ttl* if that is shorter).
+                (default: ``10_000``, or *max_ttl* if that is shorter).
 
             wait: For how many milliseconds to wait, whether others hold the lock
-                or masters are away. ``None`` (the default) waits for ever, 0
+                or masters are away (default: for ever). ``None`` waits for ever, 0
                 makes one attempt. Even if *wait* is shorter, masters get a learned
                 master timeout to answer, or at most 50 ms of a fixed one. If too
                 many masters refuse permanently, the wait ends at once, see
@@ -236,7 +287,7 @@ class Redlock(OnlyForAsyncio):
                 even by another library. It takes one resource, and none of *fencing*,
                 *hold_at_least*, *retry* and ``fair=False``.
 
-            permits: How many may hold the resource at the same time, 1 to 1 000, see
+            permits: How many may hold the resource at the same time, 1 to ``1_000``, see
                 `semaphore` (default: it is no semaphore). A semaphore and a lock of the same
                 name are independent. It takes one resource, and none of *shared*,
                 *reentrant*, *owner*, *retry* and ``fair=False``.
@@ -260,7 +311,7 @@ class Redlock(OnlyForAsyncio):
                 does.
 
             metadata: Data about the holder for others to see, besides the manager's
-                *name*: a mapping of at most 1 KiB as JSON.
+                *name*: a mapping of at most 1 KiB as JSON (default: none).
 
             retry: How to wait between attempts (default: as the manager has it).
                 A fair wait is woken and needs none; only *wait* limits it, not the
@@ -351,8 +402,8 @@ class Redlock(OnlyForAsyncio):
         Args:
             resource: The name, as for `lock`. A lock of the same name is independent.
 
-            permits: How many may hold it, 1 to 1 000. Programs that use different numbers hold at
-                most the largest of them together.
+            permits: How many may hold it, 1 to ``1_000``. Programs that use different numbers hold
+                at most the largest of them together.
 
             ttl: As for `lock`.
 
@@ -758,7 +809,7 @@ class Redlock(OnlyForAsyncio):
 
         Args:
             wait: How long to wait for connections and answers together, in milliseconds or
-                as a `timedelta` (default 1 000).
+                as a `timedelta` (default ``1_000``).
 
             timeout: Another name of *wait*.
 

@@ -31,6 +31,7 @@ from redlock_aio._protocol.scripts import (
     RESTORE_FENCED,
     TAKE_PERMIT,
 )
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
@@ -149,8 +150,11 @@ class _Locked:
     __slots__ = ()
     is_share: ClassVar[bool] = False
     mode: ClassVar[Mode] = "exclusive"
-    member_mark: ClassVar[bytes] = b""
-    """The end of the name of each member of its queues."""
+
+    @property
+    def member_mark(self) -> bytes:
+        """The end of the name of each member of its queues."""
+        return b""
 
     @property
     def each(self) -> tuple["Mutex", ...]:
@@ -336,6 +340,10 @@ class Permit(Mutex):
     number: int
     of: "Permits"
 
+    @property
+    def member_mark(self) -> bytes:
+        return b"p%d" % self.of.number
+
     def enqueue(
         self,
         token: bytes,
@@ -431,7 +439,7 @@ class Permits:
         keys = commands.permit_keys(self.permit(0))
         kept = b"" if keep is None else b"%d" % keep
         head = (b"EVALSHA", DROP_PERMITS.sha, b"%d" % len(keys), *keys, token)
-        return pack(*head, b"%d" % self.number, kept, commands.CHANNEL)
+        return pack(*head, b"%d" % self.number, kept, commands.channels(keys[0]))
 
     @property
     def _head(self) -> bytes:
@@ -468,10 +476,19 @@ def with_queues(key: _Locked | Share) -> tuple[bytes, ...]:
 
 
 class Resources:
+    """
+    The keys of resources.
+
+    Args:
+        tagged: Whether the masters are of a Cluster: their keys begin with a tag.
+    """
+
     __slots__ = ("known", "prefix")
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, tagged: bool = False) -> None:
         self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
+        if tagged:
+            self.prefix = PLACEHOLDER + self.prefix
         self.known: dict[tuple[str, ...], Mutex | JointMutex] = {}
 
     def key(self, resource: str) -> Mutex:

@@ -26,8 +26,8 @@ CODES = get_args(ErrorCode)
 HOLE = "..."
 """Stands for a value that differs from one message to the next."""
 
-PROGRAMS = {"demo.py"}
-"""Modules that are programs: their output explains itself."""
+PROGRAMS = "demo/"
+"""A program, whose output explains itself."""
 
 RAISED_ONLY = ("testing/", "cli/")
 """
@@ -65,6 +65,8 @@ NO_MESSAGES = {
     "redlock_aio looks up ...": "the name of a thread",
     "redlock_aio on_lost": "the name of a thread",
     "... (by Sentinel ...)": "the name of a master",
+    "... (by Cluster ...)": "the name of a master",
+    "cluster support disabled": "a part of a server's error, which is compared",
     "its clock is": "the begin of a vote, which is compared",
     "ACL failure": "a part of a server's error, which is compared",
     "executing the script can't": "a part of a server's error, which is compared",
@@ -78,9 +80,8 @@ NO_MESSAGES = {
 
 
 OF_OTHERS = {
-    "Connection refused", "Connect call failed", "Name or service not known",
-    "No such file or directory", "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED",
-    "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "OOM", "MISCONF", "READONLY",
+    "Connection refused", "Name or service not known", "No such file or directory", "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED",
+    "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "ASK", "TRYAGAIN", "OOM", "MISCONF", "READONLY",
     "NOREPLICAS", "LOADING", "BUSY",
     "coroutine ... was never awaited",
     "... object does not support the context manager protocol",
@@ -113,7 +114,7 @@ def of_library(package: Path, unseen: Collection[str] = NO_MESSAGES) -> list[Tex
     found: list[Text] = []
     for path in sorted(package.rglob("*.py")):
         where = path.relative_to(package).as_posix()
-        if where not in PROGRAMS:
+        if not where.startswith(PROGRAMS):
             collector = _Collector(where)
             collector.visit(ast.parse(path.read_text()))
             found += collector.found

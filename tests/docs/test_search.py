@@ -50,7 +50,7 @@ PAGE = """<!doctype html><title>search</title><script>
 COMMON = {
     "must-be", "plain-function", "drift-factor", "metadata", "resource-label", "not-a-master",
     "malformed-reply", "waiting-for-a-majority",  # "must", "not", "a" and "the" are everywhere
-    "lock-lost", "granted", "held-by-another", "quarantined-at-first", "not-used-yet",
+    "lock-lost", "granted", "held-by-another", "not-used-yet",
     "no-answer",  # these words begin other messages, or are the title of a page
 }  # fmt: skip
 """Entries with messages of such common words that others may come before them."""
