@@ -1,6 +1,8 @@
 """
 The picture of the fault matrix: a tick or a cross, and a bar for the longest gap.
 
+A dash is a run in which two held a lock, in a row for which that is not promised otherwise.
+
 It is one SVG without fonts, scripts or references, and follows the system's light or dark scheme.
 """
 
@@ -35,6 +37,8 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     good = sum(each.holds and not each.skipped for each in entries)
     tried = sum(not each.skipped for each in entries)
     title = f"{good} of {tried} runs under faults broke no promise of safety"
+    if unpromised := sum(each.is_not_promised for each in entries):
+        title += f"; in {unpromised} two held a lock where no promise is made"
     head = (
         f'<svg class="matrix" xmlns="http://www.w3.org/2000/svg" role="img"'
         f' viewBox="0 0 {width} {height}" aria-labelledby="matrix-title">'
@@ -64,15 +68,18 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
 
 
 def _cell(x: float, y: float, entry: Entry) -> list[str]:
-    ink = "good" if entry.holds else "bad"
-    mark = "m-3.5 .5 2.5 2.5 4.5-5.5" if entry.holds else "m-3-3 6 6m0-6-6 6"
+    ink, fill, mark = "bad", "bad-soft", "m-3-3 6 6m0-6-6 6"
+    if entry.holds:
+        ink, fill, mark = "good", "good-soft", "m-3.5 .5 2.5 2.5 4.5-5.5"
+    elif entry.is_not_promised:
+        ink, fill, mark = "soft", "line", "m-3.5 0h7"
     length = max(2.0, BAR * min(entry.gap, MOST) / MOST)
     disc = f'<circle r="7" style="fill:var(--{ink})"/>'
     sign = f'<path d="{mark}" fill="none" stroke-width="1.8" style="stroke:var(--paper)"/>'
     place = f'x="{x + 20:g}" y="{y - 5:g}" width="{length:.1f}" height="10" rx="2"'
     return [
         f'<g transform="translate({x + 8:g} {y:g})">{disc}{sign}</g>',
-        f'<rect {place} style="fill:var(--{ink}-soft)"/>',
+        f'<rect {place} style="fill:var(--{fill})"/>',
         _text(x + 24 + length, y + 4.5, f"{entry.gap:.1f} s", "small"),
     ]
 

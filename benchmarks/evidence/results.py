@@ -105,6 +105,11 @@ class Entry:
         return not self.wrong and not set(self.broken) - {NEEDLESS}
 
     @property
+    def is_not_promised(self) -> bool:
+        """Whether two held a lock, in a row for which the library promises nothing else."""
+        return self.expected == "may overlap" and not self.holds and self.is_as_expected
+
+    @property
     def is_as_expected(self) -> bool:
         """Whether it holds, breaks what its row's fault permits, or is a control that fails."""
         if self.skipped:

@@ -39,6 +39,9 @@ NO_CONFIG = (
 )  # fmt: skip
 """Administration that services keep for themselves, and fields of INFO without which it works."""
 
+PROMOTION = (b"\r\nmaster_replid", b"\r\ntotal_net_repl_input_bytes")
+"""The fields of INFO that show that a server was a replica."""
+
 NO_ACL = (b"\r\nACL", b"\r\nDELIFEQ", b"\r\nMODULE", b"\r\nCLUSTER")
 """The commands of a service that keeps the users to itself; it evicts keys with a ttl."""
 
@@ -251,8 +254,9 @@ async def test_an_address_that_does_not_move_hides_a_failover(kind: str) -> None
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.parametrize("hides", [(), PROMOTION], ids=["INFO shows it", "INFO hides it"])
 async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old_one(
-    kind: str,
+    kind: str, hides: tuple[bytes, ...]
 ) -> None:
     with contextlib.ExitStack() as stack:
         *old, new = (stack.enter_context(process(kind)) for _ in range(4))
@@ -262,6 +266,7 @@ async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old
             await until(lambda: call(new, "INFO", "replication")["master_link_status"] == "up", 60)
             call(new, "REPLICAOF", "NO", "ONE")
             endpoints[0]._port = new.port
+            endpoints[0].hides = hides
             async with guarded(endpoints) as second:
                 await until(lambda: votes(second)[1:] == [True] * 2)
                 ends = time.monotonic() + 2 * QUARANTINE
