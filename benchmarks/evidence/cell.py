@@ -19,6 +19,7 @@ from .faults import Row
 from .job import Job
 from .locks import Contestant
 from .networks import BALANCER, NAME, PORT, Network
+from .provenance import measured
 from .recorder import FAULTS, Recorder, now
 from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled, wait_for_copy
 from .world import World
@@ -207,6 +208,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
     Returns:
         What went wrong in the run itself, such as a client that ended with an error.
     """
+    measures = measured()  # before this run is what makes the machine busy
     with contextlib.ExitStack() as stack:
         stage = Stage(cell, folder, stack)
         crew = stage.crew()
@@ -222,7 +224,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
             ended = now()
             late = crew.late()
         left = keys_left(stage.servers, cell.clean_within)
-        meta = facts(cell, crew.job, server)
+        meta = facts(cell, crew.job, server) | measures
         meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
         meta |= {name: limit + BUSY[name] * late for name, limit in cell.limits.items()}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")

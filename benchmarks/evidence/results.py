@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from .checker import NEEDLESS, OVERLAPS, Verdict
+from .provenance import checker
 
 NOBODY: Final = "nobody acquired a lock"
 
@@ -65,6 +66,8 @@ class Entry:
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     """`meta.json`."""
+    checker: str = ""
+    """The commit of the checker that judged it; empty for one from before this was recorded."""
     history: str = ""
     """The file with the raw history, beside the results."""
 
@@ -87,6 +90,7 @@ class Entry:
             acquired=verdict.acquired,
             seconds=round(verdict.seconds, 1),
             facts=facts,
+            checker=checker(),
         )
 
     @property

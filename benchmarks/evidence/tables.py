@@ -8,6 +8,7 @@ from .contestants import contestants
 from .controls import CONTROLS
 from .faults import ROWS
 from .ours import OURS
+from .provenance import judged_by, said
 from .results import Entry, Results
 
 HEAD = """\
@@ -82,6 +83,8 @@ def _where(results: Results, option: str) -> list[str]:
         " default `max_ttl` it takes a minute."
         f" All ran on one machine: {' · '.join(parts)}."
     )
+    if sentence := said(facts):
+        setting += f" {sentence}{judged_by(each.checker for each in results)}"
     number = " or ".join(map(str, seeds))
     again = f"`python -m benchmarks.evidence.matrix{option} --seed {number}`"
     return [setting, f"{again} runs all cells again, with `--rows` and `--columns` some of them."]
