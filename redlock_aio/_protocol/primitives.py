@@ -149,8 +149,11 @@ class _Locked:
     __slots__ = ()
     is_share: ClassVar[bool] = False
     mode: ClassVar[Mode] = "exclusive"
-    member_mark: ClassVar[bytes] = b""
-    """The end of the name of each member of its queues."""
+
+    @property
+    def member_mark(self) -> bytes:
+        """The end of the name of each member of its queues."""
+        return b""
 
     @property
     def each(self) -> tuple["Mutex", ...]:
@@ -335,6 +338,10 @@ class Permit(Mutex):
     mode: ClassVar[Mode] = "permit"
     number: int
     of: "Permits"
+
+    @property
+    def member_mark(self) -> bytes:
+        return b"p%d" % self.of.number
 
     def enqueue(
         self,

@@ -22,7 +22,7 @@ from .servers import process
 pytestmark = pytest.mark.integration
 
 CLIENT = b"c"
-A, B = b"c/1", b"c/2"
+A, B = b"c/1p5", b"c/2p5"
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def full(real: Real) -> Iterator[Real]:
 
 def test_a_release_needs_no_memory(full: Real) -> None:
     """A master that refuses to take more must still free what a holder releases, and say so."""
-    more = full.ask(enter(b"c/1", 2_000_000, 2))
+    more = full.ask(enter(A, 2_000_000, 2))
     assert isinstance(more, redis.ResponseError), "it has no memory"
     assert full.ask(free(b"t0", 0)) == b"OK"
     assert full.woken(1) == [b"%b %b" % (A, permit(0))]

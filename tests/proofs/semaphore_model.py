@@ -467,7 +467,7 @@ class Acquiring:
         gen = clients[c][3] + 1 if request[0] in (EXTEND, RESTORE) else 0
         if not self._design.new_tokens:
             request = (request[0], 0, request[2])
-        asks = Asks(c, place, self._permits[c], gen, fenced=self._fenced)
+        asks = Asks(c, place, self._permits, gen, fenced=self._fenced)
         reply, then, _ = ran(self._design.planted, request, asks, keys)
         return reply, then
 
@@ -520,7 +520,8 @@ class Serving:
       somebody waits; unless one of the next heartbeats leads to a permit: its client gets one, or
       is told of one.
     - W1: no permit is free then, without heartbeats.
-    - X6: nobody who has just come gets a permit while another one waits that has come before.
+    - X6: nobody who has just come gets a permit while another one waits that has come before, and
+      knows this permit.
 
     Args:
         permits: For each client the number of permits that it knows. The first has waited for
@@ -614,14 +615,14 @@ class Serving:
             return f"{c} is refused", (replaced(members, c, (CHOSE, NONE)), then, pending), ""
         number = answer // GRANT - 1
         after = replaced(members, c, (HOLDS, number))
-        return f"{c} takes {number}", (after, then, pending), self._overtaken(state, c)
+        return f"{c} takes {number}", (after, then, pending), self._overtaken(state, c, number)
 
     def _enters(self, state: Served, c: int, waits: int, label: str) -> Step[Served]:
         answer, after = self._entered(state, c, waits, ENTER)
         fresh = state[0][c][0] == CHOSE and answer > 0
         # It has come before one that was called for this permit, and is on its way.
         comes_before = state[1][1][state[0][c][1]]
-        broken = self._overtaken(state, c) if fresh and not comes_before else ""
+        broken = self._overtaken(state, c, state[0][c][1]) if fresh and not comes_before else ""
         return f"{label} {state[0][c][1]}: {answer}", after, broken
 
     def _asks(self, state: Served, c: int, waits: int) -> Step[Served]:
@@ -714,9 +715,9 @@ class Serving:
         left = any(c in dead for c in (*map(_owner, locks), *entries))
         return not (pending or left or CHOSE in phases or DEAF in phases)
 
-    def _overtaken(self, state: Served, c: int) -> str:
+    def _overtaken(self, state: Served, c: int, number: int) -> str:
         members, _, pending = state
-        for other in range(c):
+        for other in [other for other in range(c) if number < self._permits[other]]:
             told = any(pend[0] == other for pend in pending)
             if "X6" in self._looked_for and members[other][0] == LISTENS and not told:
                 return f"X6: {c} has just come, and overtakes {other}"
@@ -725,7 +726,7 @@ class Serving:
     def _ran(self, verb: int, number: int, c: int, state: Served) -> tuple[int, Keys, Calls]:
         members, keys, _ = state
         listening = tuple([phase not in (DEAF, DEAD) for phase, _ in members])
-        asks = Asks(c, c, self._permits[c], 0, listening=listening)
+        asks = Asks(c, c, self._permits, 0, listening=listening)
         return ran(self._design.planted, (verb, 0, number), asks, keys)
 
 
@@ -800,14 +801,19 @@ def _sent(
 
 @dataclass(frozen=True)
 class Asks:
-    """Who sends a request: its place, the permits it knows, the lease's age, who listens."""
+    """Who sends a request: its place, the permits all know, the lease's age, who listens."""
 
     c: int
     place: int
-    permits: int
+    known: tuple[int, ...]
     gen: int
     fenced: bool = False
     listening: tuple[bool, ...] = ()
+
+    @property
+    def permits(self) -> int:
+        """How many it knows itself."""
+        return self.known[self.c]
 
 
 def nothing(permits: int) -> Keys:
@@ -820,7 +826,7 @@ def ran(
     planted: tuple[tuple[bytes, bytes], ...], request: Request, asks: Asks, keys: Keys
 ) -> tuple[int, Keys, Calls]:
     """Run a shipped script on one master; return the reply, the keys, and who is called."""
-    master, calls = _master(keys), list[tuple[int, int]]()
+    master, calls = _master(keys, asks.known), list[tuple[int, int]]()
 
     def publish(_: bytes, message: bytes) -> int:
         member, _, lock = message.partition(b" ")
@@ -881,7 +887,7 @@ def _packed(request: Request, asks: Asks) -> bytes:
 
 def _packed_for(permit: Permit, verb: int, token: bytes, ttl: int, asks: Asks) -> bytes:
     """Return a request about one permit."""
-    member = b"client/%d" % asks.c
+    member = _member(asks.c, asks.known)
     if verb in (ENTER, AGAIN):
         entry = QueueEntry(member, _place(asks.place), LIVES, MOST, NEVER, first=verb == ENTER)
         counter = permit.counter(10_000_000) if asks.fenced else None
@@ -905,7 +911,11 @@ RANKS = {_place(rank): rank for rank in range(6)}
 
 
 def _client(member: bytes) -> int:
-    return int(member.partition(b"/")[2])
+    return int(member.partition(b"/")[2].partition(b"p")[0])
+
+
+def _member(c: int, known: tuple[int, ...]) -> bytes:
+    return b"client/%dp%d" % (c, known[c])
 
 
 @functools.cache
@@ -919,7 +929,7 @@ def _names(permits: int) -> list[tuple[bytes, bytes, bytes, bytes]]:
     return names
 
 
-def _master(keys: Keys) -> MasterKeys:
+def _master(keys: Keys, known: tuple[int, ...]) -> MasterKeys:
     locks, queues, index, counters = keys
     master = MasterKeys(NOW)
     data, ms = master.data, NOW * 1_000
@@ -929,8 +939,9 @@ def _master(keys: Keys) -> MasterKeys:
             data.set(lock, b"%d" % token, STEP * (gen + 1))
         for place, c, marked, dead in queues[number]:
             ends = ms - 1 if dead else ms + LIVES
-            data.zadd(queue, _place(place), b"client/%d" % c)
-            data.zadd(queue, 4e15 - ends - marked / 2, b"~client/%d" % c)
+            member = _member(c, known)
+            data.zadd(queue, _place(place), member)
+            data.zadd(queue, 4e15 - ends - marked / 2, b"~" + member)
         if counters[number]:
             data.set(counter, b"%016d" % (TIME + counters[number] - 1))
         for place, waited_for in index:

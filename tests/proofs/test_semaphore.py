@@ -54,7 +54,7 @@ SETTINGS: dict[str, tuple[Acquiring, int]] = {
     ),
     "programs with one and two permits on one master, and a wait, losses, calm": (
         Acquiring((1, 1, 2), claims=2, losses=True, calm=True, masters=1),
-        75_000,
+        60_000,
     ),
     "two permits, losses, tokens": (Acquiring((2, 2), fenced=True, losses=True), 28_000),
     "two permits, clean, losses": (Acquiring((2, 2), clean=True, losses=True), 17_000),
@@ -117,7 +117,14 @@ SERVED: dict[str, tuple[Serving, int]] = {
     "two permits, two go elsewhere": (Serving((2, 2, 2, 2), elsewhere=(1, 3)), 29_000),
     "two permits, two may die": (Serving((2, 2, 2, 2), dies=(0, 2)), 62_000),
     "three permits": (Serving((3, 3, 3, 3)), 12_000),
-    "programs with one and two permits": (Serving((1, 1, 2), looked_for=X4), 350),
+    "programs with one and two permits, two may die": (Serving((1, 2, 2), dies=(0, 1)), 830),
+    "programs with one and two permits, four clients": (Serving((1, 2, 1, 2)), 2_800),
+    "programs with one and two permits, three know two": (Serving((1, 2, 2, 2)), 8_800),
+    "programs with one, two and three permits": (Serving((1, 2, 3, 3)), 3_400),
+    "all listen, programs with one and two permits": (
+        Serving((1, 2, 2, 2), deaf=False, looked_for=AT_ONCE),
+        6_000,
+    ),
     "all listen": (Serving((2, 2, 2, 2), deaf=False, looked_for=AT_ONCE), 16_000),
     "all listen, two go elsewhere": (
         Serving((2, 2, 2, 2), deaf=False, elsewhere=(1, 3), looked_for=AT_ONCE),
@@ -206,13 +213,25 @@ MOVES_THE_DEAF = planted(
 
 LOOKS_AT_THE_DEAD = planted(
     {
-        b"oldest(index, lock, queue, ms) == number": (
-            b'redis.call("ZRANGE", index, 0, 0)[1] == number'
+        b"= oldest(index, lock, queue, ms, permits - 1)": (
+            b'= redis.call("ZRANGE", index, 0, 0)[1], member, place'
         )
     },
     ENQUEUE_PERMIT,
 )
 """A member that has waited for longest compares itself with the dead."""
+
+FEWER_BLOCK = planted(
+    {b"oldest(index, lock, queue, ms, permits - 1)": b"oldest(index, lock, queue, ms, 0)"},
+    ENQUEUE_PERMIT,
+)
+"""A member waits until one has a permit that has come before, and knows fewer."""
+
+FIRST_BLOCKS = planted(
+    {b"not number or can_take(member, number)": b"true"},
+    *PERMITS,
+)
+"""The next member of a queue counts, though it knows fewer permits."""
 
 DEFECTS: dict[str, tuple[Model[Any], str]] = {
     "zset": (Acquiring((2, 2, 2), ZSET, calm=True), "X1"),
@@ -236,6 +255,8 @@ DEFECTS: dict[str, tuple[Model[Any], str]] = {
     "only held, order": (Serving((2,) * 5, ONLY_HELD, deaf=False, looked_for=X6), "X6"),
     "moves the deaf": (Serving((2,) * 3, MOVES_THE_DEAF), "X5"),
     "looks at the dead": (Serving((2,) * 4, LOOKS_AT_THE_DEAD, dies=(0, 2)), "X5"),
+    "fewer block": (Serving((1, 2, 2, 2), FEWER_BLOCK, looked_for=X5), "X5"),
+    "the next one blocks": (Serving((1, 1, 2, 2), FIRST_BLOCKS, looked_for=X5), "X5"),
 }
 """The model with the defect, and the property that is broken."""
 
@@ -320,7 +341,7 @@ def handed_over(permits: Semaphore, design: Design = SHIPPED) -> tuple[int, int]
         if held:
             master.data.set(lock, b"holder")
         for age, granted, dead, heard in queue:
-            member = b"client/%d" % age if heard else b"deaf/%d" % age
+            member = b"client/%dp4" % age if heard else b"deaf/%dp4" % age
             ends = NOW * 1_000 + (-1 if dead else LIVES)
             master.data.zadd(line, TIME - age, member)
             master.data.zadd(line, 4e15 - ends - granted / 2, b"~" + member)
@@ -346,7 +367,7 @@ def handed_over(permits: Semaphore, design: Design = SHIPPED) -> tuple[int, int]
     assert lock == LOCKS[0][0]
     lines = [number for number, keys in enumerate(LOCKS) if member in master.data.zall(keys[1])]
     assert lines == [0], "it is in this queue, and in no other one"
-    age = int(member.partition(b"/")[2])
+    age = int(member.partition(b"/")[2].removesuffix(b"p4"))
     return next(
         (number, age)
         for number, (_, queue) in enumerate(permits)

@@ -160,7 +160,7 @@ class Walk:
         """Send so many requests, and what follows from them; *sleep* lets time pass."""
         kinds = [self._take, self._arrive, self._leave, self._leave, self._beat]
         for step in range(steps):
-            self.rng.choice(kinds)(b"c/%d" % step)
+            self.rng.choice(kinds)(b"c/%dp5" % step)
             self.check()
             while pushes := self.woken():
                 for push in pushes:

@@ -33,7 +33,7 @@ from .permits import (
     take,
 )
 
-A, B, C, D, E = MEMBERS = [b"a/1", b"b/1", b"c/1", b"d/1", b"e/1"]
+A, B, C, D, E = MEMBERS = [b"a/1p5", b"b/1p5", b"c/1p5", b"d/1p5", b"e/1p5"]
 
 
 class One(FakeMaster):
@@ -270,7 +270,7 @@ async def test_more_than_ten_granted_members_at_the_head_of_a_queue(one: One) ->
     """They were granted the permit, and lost it without a release: it was deleted by others."""
     one.take_all()
     for number in range(23):
-        member, place = b"a/%d" % number, one.now - 100 + number
+        member, place = b"a/%dp5" % number, one.now - 100 + number
         one.send(pack(b"ZADD", queue_of(0), b"%d" % place, member))
         deadline = 4e15 - one.now // 1000 - LIVES - 0.5
         one.send(pack(b"ZADD", queue_of(0), b"%.1f" % deadline, b"~" + member))
@@ -287,7 +287,7 @@ async def test_a_hundred_dead_members_and_more(one: One, dead: int) -> None:
     for number in range(5):
         one.took(take(b"t%d" % number, number, ttl=60_000))
     for number in range(dead):
-        one.codes(enter(b"a/%d" % number, one.now + number, 0))
+        one.codes(enter(b"a/%dp5" % number, one.now + number, 0))
     await asyncio.sleep(LIVES / 1000 + 0.001)
     place = one.now
     one.codes(enter(B, place, 0))
@@ -347,22 +347,59 @@ async def test_each_permit_has_keys_of_its_own_whatever_the_name(one: One, name:
     slots = {commands.hash_tag(key) for key in [*keys, commands.permit_keys(permits.permit(0))[2]]}
     assert len(slots) == 1 or name.startswith("}"), "one slot of a Redis Cluster"
     one.take_all(permits)
-    ask = [enter(b"a/%d" % n, one.now - 900 + n, n, permits=permits) for n in range(12)]
+    ask = [enter(b"a/%dp12" % n, one.now - 900 + n, n, permits=permits) for n in range(12)]
     assert one.codes(*ask) == [1] * 12
     one.send(permits.permit(11).leave(b"t11", NO_MEMBER))
-    assert one.pushed == [(b"a/11", 11)]
+    assert one.pushed == [(b"a/11p12", 11)]
     assert permits.numbered(permits.permit(11)) == permits.permit(11)
 
 
-async def test_programs_with_different_numbers_of_permits(one: One) -> None:
-    two = Permits(API, 2)
+# Programs with different numbers of permits.
+
+TWO = Permits(API, 2)
+A2, B2 = b"a/1p2", b"b/1p2"
+
+
+async def test_a_permit_goes_to_the_oldest_whose_program_knows_it(one: One) -> None:
     one.take_all()
-    one.codes(enter(A, one.now - 9, 0, permits=two), enter(B, one.now, 1))
-    one.send(free(b"t4", 4))
-    assert one.pushed == [(A, 4)], "whose program does not know this permit"
-    assert two.numbered(permit(4)) is None
-    one.send(decline(permit(4), A))
-    assert one.pushed == [(A, 4), (B, 4)]
+    one.codes(enter(A2, one.now - 900, 0, permits=TWO))
+    one.codes(enter(B, one.now, 1), enter(C, one.now + 1, 0))
+    one.codes(free(b"t4", 4), free(b"t3", 3), free(b"t2", 2))
+    assert one.pushed == [(B, 4), (C, 3)], "and nobody for the third"
+    assert one.view.queues == {0: [A2], 3: [C], 4: [B]}
+    assert one.view.index == {0: one.now - 900}
+    one.codes(free(b"t1", 1))
+    assert one.pushed[2:] == [(A2, 1)]
+
+
+async def test_a_first_request_does_not_wait_for_those_that_can_not_have_the_permit(
+    one: One,
+) -> None:
+    one.take_all()
+    one.codes(enter(A2, one.now, 0, permits=TWO), free(b"t3", 3))
+    assert one.took(take(b"x", 1)) == (0, 3)
+    one.delete(permit(1).decode())
+    assert one.took(take(b"y", 1))[0] == 1, "the other one can have it"
+    one.delete(permit(4).decode())
+    one.codes(enter(B, one.now + 1, 2))
+    assert one.took(take(b"y", 1))[0] == 1, "this one too"
+
+
+@pytest.mark.parametrize("number", [0, 2])
+async def test_a_waiter_looks_for_a_permit_that_those_before_it_can_not_have(
+    one: One, number: int
+) -> None:
+    """It waits behind one of them, or for another permit."""
+    one.take_all()
+    one.codes(enter(A2, one.now, 0, permits=TWO), enter(B, one.now + 1, number))
+    one.delete(permit(3).decode())
+    assert one.codes(enter(A2, one.now, 0, permits=TWO)) == [1]
+    assert one.codes(enter(B, one.now + 1, number)) == [5]
+    assert one.view.queues == {0: [A2], 3: [B]}
+    one.delete(permit(1).decode())
+    one.codes(enter(C, one.now + 2, 4))
+    assert one.codes(enter(C, one.now + 2, 4)) == [1], "who has waited for longer can have it"
+    assert one.codes(enter(A2, one.now, 0, permits=TWO)) == [5]
 
 
 # Keys of other programs, and masters without memory

@@ -71,9 +71,6 @@ PROPOSAL_LASTS = 0.01
 TIMER_SLACK = 0.001
 """Seconds before its end at which a wait counts as over: a timer may fire a little early."""
 
-DECLINED = 0.1
-"""Seconds after which a waiter asks a master again whose permit it had to decline."""
-
 LOOK_INTERVAL = 1.0
 """Seconds between two checks of the votes of a waiter without a wake-up, after the first."""
 
@@ -683,17 +680,10 @@ class FairWaiter(Round):
         has both: it may be about to win, or another master may have moved it first.
         """
         offer = self.key.of.numbered(permit) if isinstance(self.key, Permit) else None
-        if offer is None:  # a permit of a program that knows more of them
-            self.queues.decline(master, permit, self.member)
-            # It has no place there now. If it asked at once, and others know as few permits, the
-            # next one that declines would have it moved again, for as long as the permit is free.
-            self.ticket.forget(master)
-            self._due[master] = self.masters.clock() + DECLINED
+        if offer is not None:  # masters know how many permits this program knows
+            self._note_offer(master, offer)
+            self._reevaluate()
             self._arm()
-            return
-        self._note_offer(master, offer)
-        self._reevaluate()
-        self._arm()
 
     def _note_offer(self, master: int, offer: Permit) -> None:
         before = self.offers.get(master)

@@ -3,8 +3,8 @@
 -- ARGV: as for enqueue.lua, but ARGV[9] is the number of permits, and the arguments for a fencing
 -- token follow it.
 -- Grants the permit to the member if it is the first in the permit's queue. The member that has
--- waited for longest of all gets the place of one who waits for any permit that nobody holds or
--- waits for: that one's holder has died, or did not know of this member.
+-- waited for longest, of those that can take as many permits, is moved to any permit that nobody holds
+-- or waits for: that one's holder has died, or did not know of this member.
 -- Returns the same as enqueue.lua, and one more code: 5 moved to the queue of another permit, whose
 -- number is in the place of the ttl.
 local time = redis.call("TIME")
@@ -33,18 +33,20 @@ if not alone then
     return {3, left, now, shown, 0}
   end
   if not (mine or rank == 0 and not holder) then
-    local first, place, second, next_place = waiting(queue, ms)
+    local _, place, _, next_place = waiting(queue, ms)
     if not holder then -- it was handed over to the first
-      first, place = second, next_place
+      place = next_place
     end
     local number, permits = number_of(lock), tonumber(ARGV[9])
     note(index, number, place)
-    if first == member and oldest(index, lock, queue, ms) == number then
+    local from, longest, since = oldest(index, lock, queue, ms, permits - 1)
+    if from == number and longest == member then
       local names, lines = unnumbered(lock), unnumbered(queue)
       for other = 0, permits - 1 do
         local name, line = names .. other, lines .. other
-        if not get(name) and clean(line, ms) then
-          move(name, line, index, number, member, place, ms)
+        local _, wanted_by = oldest(index, lock, queue, ms, other)
+        if wanted_by == member and not get(name) and clean(line, ms) then
+          move(name, line, index, number, member, since, ms)
           return {5, other, now, shown, 0}
         end
       end

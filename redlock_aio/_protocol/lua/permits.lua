@@ -3,7 +3,8 @@
 -- a sorted set: the number of each permit for which somebody waits in vain, with the place of the first
 -- such member. That is the first one that waits for a permit that is held, and the second one if the
 -- permit is free: it was handed over to the first. So the first element leads to the member that has
--- waited for longest, of all that can take another permit.
+-- waited for longest, of all that can take another permit. The name of a member ends in "p" and the
+-- number of permits that its program knows: it can take none whose number is not below that.
 local INDEX_LIVES = 5000 -- ms without a change, longer than members live without a request
 
 -- Returns what the names of all permits, or all queues, begin with. "^.*" goes to the end of the name
@@ -26,9 +27,14 @@ local function score(queue, member)
   return rank and redis.call("ZRANGE", queue, rank, rank, "WITHSCORES")[2]
 end
 
--- Returns the first two members of a queue that wait, each with its place. A member that was granted the
--- permit waits no more, nor does a dead one.
-local function waiting(queue, ms)
+local function can_take(member, number)
+  return tonumber(string.match(member, "p(%d+)$")) > number
+end
+
+-- Returns the first member of a queue that waits, and the next one that can take the permit with a
+-- number, if one is given, each with its place. A member that was granted the permit waits no more,
+-- nor does a dead one.
+local function waiting(queue, ms, number)
   local first, place
   for from = 0, math.huge, 10 do
     local members, lives = redis.call("ZRANGE", queue, from, from + 9, "WITHSCORES"), {}
@@ -42,10 +48,11 @@ local function waiting(queue, ms)
       end
       local live = tonumber(lives["~" .. member] or score(queue, "~" .. member))
       if live and live % 1 == 0 and live <= 4e15 - ms then
-        if first then
+        if not first then
+          first, place = member, tonumber(members[i + 1])
+        elseif not number or can_take(member, number) then
           return first, place, member, tonumber(members[i + 1])
         end
-        first, place = member, tonumber(members[i + 1])
       end
     end
     if #members < 20 then
@@ -64,30 +71,45 @@ local function note(index, number, place)
   end
 end
 
--- Returns the member of a permit's queue that waits in vain, and its place.
-local function in_vain(lock, queue, ms)
-  local first, place, second, next_place = waiting(queue, ms)
-  if get(lock) then
+-- Returns the first member of a permit's queue that waits in vain, and its place; with a number, the
+-- first that can take that permit.
+local function in_vain(lock, queue, ms, number)
+  local first, place, second, next_place = waiting(queue, ms, number)
+  if first and get(lock) and (not number or can_take(first, number)) then
     return first, place
   end
   return second, next_place
 end
 
--- Returns the member that has waited in vain for longest: the permit's number, the member, and its
--- place; nil if nobody waits.
-local function oldest(index, lock, queue, ms)
-  for _ = 1, 100 do -- entries of dead members, which are removed, or replaced by later ones
-    local first = redis.call("ZRANGE", index, 0, 0, "WITHSCORES")
-    local number = first[1]
-    if not number then
-      return
+-- Returns the member that has waited in vain for longest, of those that can take the permit with a
+-- number: the number of the permit for which it waits, the member, and its place; nil if there is none.
+local function oldest(index, lock, queue, ms, number)
+  local rank, where, best, since = 0, nil, nil, math.huge
+  for _ = 1, 100 do
+    local entry = redis.call("ZRANGE", index, rank, rank, "WITHSCORES")
+    local from = entry[1]
+    if not from then
+      break
     end
-    local member, place = in_vain(numbered(lock, number), numbered(queue, number), ms)
-    if member and place == tonumber(first[2]) then
-      return number, member, place
+    local its, line = numbered(lock, from), numbered(queue, from)
+    local member, place = in_vain(its, line, ms)
+    if place ~= tonumber(entry[2]) then
+      note(index, from, place) -- that of a dead member, which is removed, or replaced by a later one
+    else
+      local next_entries_are_later = can_take(member, number)
+      if not next_entries_are_later then
+        member, place = in_vain(its, line, ms, number)
+        rank = rank + 1
+      end
+      if member and place < since then
+        where, best, since = from, member, place
+      end
+      if next_entries_are_later then
+        break
+      end
     end
-    note(index, number, place)
   end
+  return where, best, best and since
 end
 
 -- Moves a member from the queue of one permit to that of another one, at its place.
@@ -119,11 +141,12 @@ end
 local function hand_over(lock, queue, index, now, prefix, ends)
   local ms = math.floor(now / 1000)
   local member, place, _, next_place = waiting(queue, ms)
-  note(index, number_of(lock), ends and place or next_place)
-  local from, other, since = oldest(index, lock, queue, ms)
+  local number = number_of(lock)
+  note(index, number, ends and place or next_place)
+  local from, other, since = oldest(index, lock, queue, ms, tonumber(number))
   local longer = not ends or from and redis.call("PTTL", numbered(lock, from)) > ends
   -- The second of this queue is no other: its first is called, also if both have come after now.
-  local theirs = other and from ~= number_of(lock)
+  local theirs = other and from ~= number
   local older = theirs and longer and (not member or now - since > 2 * (now - place))
   if older and call(lock, prefix, other) then
     move(lock, queue, index, from, other, since, ms)

@@ -5,7 +5,7 @@
 -- master's clock after which the command is too late; with a counter also what enqueue.lua gets:
 -- ARGV[7]: the proposed value, ARGV[8]: by how many us it may be off this master's clock, ARGV[9]: for
 -- how many ms the counter is kept.
--- Grants the first permit that nobody holds or waits for; none if somebody waits for any permit.
+-- Grants the first permit that nobody holds, or waits for and can take.
 -- Returns {code, the permit's number, us of this master's clock, the counter's value, ttl in ms, the
 -- permit's value, cut after 2049 bytes}. The codes: 0 granted, 1 not granted: then all but the code and
 -- the time are about one with a short queue, 4 too late.
@@ -18,12 +18,13 @@ end
 local lock, queue, permits = KEYS[1], KEYS[2], tonumber(ARGV[3])
 local number, step, ms = tonumber(ARGV[4]), tonumber(ARGV[5]), math.floor(now / 1000)
 local names, lines = unnumbered(lock), unnumbered(queue)
-for _ = 1, oldest(KEYS[3], lock, queue, ms) and 0 or permits do
+-- Somebody who can take whatever this client can comes first, wherever a permit is free.
+for _ = 1, oldest(KEYS[3], lock, queue, ms, permits - 1) and 0 or permits do
   local name = names .. number
   local has = get(name)
   if type(has) == "table" then
     return has
-  elseif not has and clean(lines .. number, ms) then
+  elseif not has and clean(lines .. number, ms) and not oldest(KEYS[3], lock, queue, ms, number) then
     local value = 0
     if ARGV[7] then
       local counter = numbered(KEYS[4], number)
