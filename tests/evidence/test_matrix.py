@@ -585,7 +585,7 @@ def test_an_endpoint_leads_new_connections_to_another_server(kind: str, tmp_path
     ("arguments", "shows"),
     [
         (["--rows", "there and back", "--columns", "fenced"], "holds"),
-        (["--controls", "there and back, guard off"], "exclusion"),
+        (["--controls", "one of three endpoints moves unseen, guard off"], "exclusion"),
         (["--rows", "one of three endpoints moves unseen", "--columns", "plain"], "holds"),
         (["--rows", "endpoint moves unseen", "--columns", "plain"], "not promised: exclusion"),
     ],
