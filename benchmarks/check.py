@@ -41,7 +41,7 @@ OUTERMOST = 2 / 15
 
 LEASES, SHORT_TTL = 1_000, 2_000
 
-RATE, CPU = "pairs/s", "us of CPU"
+RATE, CPU = "pairs/s", "µs of CPU"
 
 Figures = dict[str, float]
 """What one run has measured: more of `RATE` is better, and less of `CPU`."""
@@ -73,7 +73,7 @@ async def measure(urls: Sequence[str], seconds: float) -> Figures:
 
 
 async def watched(redlock: Redlock, seconds: float) -> float:
-    """Return by how much processor time in us a lease of a short ttl is kept for a second."""
+    """Return by how much processor time in µs a lease of a short ttl is kept for a second."""
     locks = [redlock.lock(f"watched:{number}", ttl=SHORT_TTL) for number in range(LEASES)]
     leases = await asyncio.gather(*[lock.acquire() for lock in locks])
     await asyncio.sleep(SHORT_TTL / 3000)  # by now the first ones are extended

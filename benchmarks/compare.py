@@ -186,10 +186,10 @@ def cost_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
             f"**{name}**{loop}" if name in LEAST_RATE else name + loop,
             f"{median(figures.pairs):,.0f}",
             f"{share:.2f}",
-            f"{median(figures.p50):,.0f} us",
+            f"{median(figures.p50):,.0f} µs",
             f"{slower:.2f}",
-            f"{median(figures.p99):,.0f} us",
-            f"{median(figures.cpu):,.1f} us",
+            f"{median(figures.p99):,.0f} µs",
+            f"{median(figures.cpu):,.1f} µs",
             f"{median_ratio(figures.cpu, floor.cpu):,.1f}",
             ", ".join(bars),
         ]
@@ -202,9 +202,9 @@ def like_rows(taken: dict[str, Taken], loop: str = "") -> Iterator[list[str]]:
             f"{name}, like for like{loop}",
             f"{median(floor.pairs):,.0f}",
             f"{median_ratio(figures.pairs, floor.pairs):.2f}",
-            f"{median(floor.p50):,.0f} us",
+            f"{median(floor.p50):,.0f} µs",
             f"{median_ratio(figures.p50, floor.p50):.2f}",
-            f"{median(floor.cpu):,.1f} us",
+            f"{median(floor.cpu):,.1f} µs",
             f"{median_ratio(figures.cpu, floor.cpu):,.1f}",
             "",
         ]
@@ -232,7 +232,7 @@ async def recovered(redlock: Redlock) -> None:
 
 
 async def time_to_error(redlock: Redlock, seconds: float) -> list[float]:
-    """Attempt for *seconds*; return the us that each attempt took until its error."""
+    """Attempt for *seconds*; return the µs that each attempt took until its error."""
     clock = time.perf_counter
     took = []
     ends = clock() + seconds
@@ -247,7 +247,7 @@ async def time_to_error(redlock: Redlock, seconds: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The latency of a pair while masters hang, in us: at first, and after that was noticed."""
+    """The latency of a pair while masters hang, in µs: at first, and after that was noticed."""
 
     healthy: list[float]
     fresh: list[float]
@@ -298,7 +298,7 @@ def hang_rows(found: dict[int, list[Hang]]) -> Iterator[list[str]]:
             if number < 3:
                 ratio = median_ratio(p50, healthy)
                 yield [
-                    what, f"{median(p50):,.0f} us", f"{p99:,.0f} us", f"{ratio:.2f}",
+                    what, f"{median(p50):,.0f} µs", f"{p99:,.0f} µs", f"{ratio:.2f}",
                     bar(f"< {MOST_HUNG_LATENCY} x healthy", passed=ratio < MOST_HUNG_LATENCY),
                 ]  # fmt: skip
             else:

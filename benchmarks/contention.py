@@ -226,7 +226,7 @@ class Found:
 
     @property
     def floor(self) -> float:
-        """The latency of one pair, in us."""
+        """The latency of one pair, in µs."""
         return median(self.floors)
 
     @property
@@ -295,7 +295,7 @@ def report(found: Found, seconds: float, where: str, url: str) -> str:
     ]
     machine = measuring.machine(url, "redlock_aio", "redis", "hiredis", "pottery")
     ideal = (
-        f"A pair of the floor's took {found.floor:,.0f} us (the median), so that the ideal is"
+        f"A pair of the floor's took {found.floor:,.0f} µs (the median), so that the ideal is"
         f" {found.ideal:,.0f} turns/s; each setting was measured for {seconds:g} s."
         " Commands inside of scripts are counted, too."
     )

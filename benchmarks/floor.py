@@ -38,7 +38,7 @@ RELEASE = b"""if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("D
 return 0"""
 TOKEN = b"a" * 40
 PROPOSAL, WHENEVER = 10**15, 10**16
-"""A place for the time in us, and a limit of time that lies beyond all times."""
+"""A place for the time in µs, and a limit of time that lies beyond all times."""
 _NOTHING = object()
 
 
@@ -204,14 +204,14 @@ async def measure(floor: Floor, called: str, *, quick: bool) -> None:
     print(
         f"{called}: "
         f"{median(r.pairs_per_second for r in rates):,.0f} pairs/s with {len(names())} tasks, "
-        f"{median(r.cpu_us for r in rates):.1f} us of CPU each; alone a pair takes "
-        f"{median(percentile(a, 0.5) for a in alone):.0f} us (median), "
-        f"{median(percentile(a, 0.99) for a in alone):.0f} us (p99)"
+        f"{median(r.cpu_us for r in rates):.1f} µs of CPU each; alone a pair takes "
+        f"{median(percentile(a, 0.5) for a in alone):.0f} µs (median), "
+        f"{median(percentile(a, 0.99) for a in alone):.0f} µs (p99)"
     )
 
 
 async def floor_latency(urls: Sequence[str], seconds: float) -> float:
-    """Return the median latency of a pair of the floor, in us."""
+    """Return the median latency of a pair of the floor, in µs."""
     floor = Floor(urls)
     await floor.open(names())
     took = await latencies(floor.pair, seconds=seconds)

@@ -89,7 +89,7 @@ class ExtensionFloor(Floor):
     """The least work that asyncio can do for an extension on each of N masters."""
 
     async def cost(self, seconds: float) -> float:
-        """Return the processor time in us of one extension."""
+        """Return the processor time in µs of one extension."""
         await self.open([])
         self._load(EXTEND)
         sha = sha1(EXTEND, usedforsecurity=False).hexdigest().encode()
@@ -300,7 +300,7 @@ def rows_of(held: Held) -> Iterator[list[str]]:
     yield ["... share of one core", f"{held.cpu:.1%}",
            ", ".join(bar(f"< {most:.0%}", passed=held.cpu < most) for most in limits)]  # fmt: skip
     yield ["... share of one core, each master", f"{held.cpu_of_masters:.1%}", ""]
-    yield ["... processor time of an extension", f"{held.cpu_us:.1f} us", ""]
+    yield ["... processor time of an extension", f"{held.cpu_us:.1f} µs", ""]
     yield ["... to the floor's", f"{to_floor:.2f}",
            bar(f"<= {MOST_TO_FLOOR}", passed=to_floor <= MOST_TO_FLOOR)]  # fmt: skip
     yield ["... most processor time in one turn of the event loop", f"{held.most_cpu:.1f} ms",

@@ -90,7 +90,7 @@ async def rate(pair: Pair, *, seconds: float, tasks: int = TASKS) -> Rate:
 
 
 async def latencies(pair: Pair, *, seconds: float) -> list[float]:
-    """Make pairs in one task for *seconds*; return their latencies in us, sorted."""
+    """Make pairs in one task for *seconds*; return their latencies in µs, sorted."""
     (name,) = names(1)
     clock = time.perf_counter
     took = []
@@ -153,9 +153,9 @@ async def beside_fair(
         holds = bar(f"both <= {most}", passed=max(by_cpu, by_lag) <= most)
         rows.append([
             kind,
-            f"{median(cpu[kind]):.1f} us",
+            f"{median(cpu[kind]):.1f} µs",
             f"{by_cpu:.2f}",
-            f"{median(lags[kind]):.0f} us",
+            f"{median(lags[kind]):.0f} µs",
             f"{by_lag:.2f}",
             "" if number else holds,
         ])  # fmt: skip

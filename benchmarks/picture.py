@@ -2,10 +2,12 @@
 The pictures of the comparisons, for light pages and for dark ones.
 
 There is no background, and the grey of the texts has the same contrast to white and
-to black.
+to black. Each picture is drawn twice: with its panels side by side, and for phones one above the
+other, in a file whose name ends with `-narrow`.
 """
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +18,20 @@ mpl.use("svg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 WORDS, OURS, OTHERS = "#7a828c", "#e0483e", "#9aa3ad"
 ON_BARS = "#1f2328"
 SHADES = (OURS, "#f0908a", "#b3261e")
 """The colours of our locks, where there are several in one panel: plain ones have `OURS`."""
 GREYS = (OTHERS, "#c0883c")
+NARROW = 3.9
+"""The width of a narrow picture in inches: on a phone a letter is larger there than in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One contestant: pairs per second, and the latency of a pair in us."""
+    """One contestant: pairs per second, and the latency of a pair in µs."""
 
     name: str
     pairs: float
@@ -60,69 +65,91 @@ class Lines:
     logarithmic: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A picture in one of its layouts: its panels, and where it is written to."""
+
+    figure: Figure
+    panels: Sequence[Axes]
+    narrow: bool
+
+    def title(self, panel: Axes, text: str) -> None:
+        """Write *text* above a panel, in several lines where there is less room."""
+        text = textwrap.fill(text, 28) if self.narrow else text
+        panel.set_title(text, loc="left", fontsize=10.5)
+
+    @property
+    def small(self) -> float:
+        """The size of the figures at bars that are narrow."""
+        return 9.5 if self.narrow else 8
+
+
+def sheets(
+    path: Path, panels: int, height: float, *, narrow_height: float = 0, shared: bool = True
+) -> Iterator[Sheet]:
+    """
+    Yield the wide and the narrow picture, and write each when it has been drawn.
+
+    *height* is that of a panel in inches, also in the narrow picture unless that is given.
+    """
+    for narrow in (False, True):
+        with _style():
+            rows, columns = (panels, 1) if narrow else (1, panels)
+            size = (NARROW, (narrow_height or height) * panels) if narrow else (9.6, height)
+            figure, axes = plt.subplots(
+                rows, columns, figsize=size, sharey=shared and not narrow, layout="constrained"
+            )
+            yield Sheet(figure, list(axes), narrow)
+            file = path.with_name(f"{path.stem}-narrow{path.suffix}") if narrow else path
+            figure.savefig(file, transparent=True, metadata={"Date": None})
+            plt.close(figure)
+
+
 def draw(bars: Sequence[Bar], path: Path) -> None:
     """Draw rates and latencies, one bar for each contestant, and write them to *path*."""
-    with _style():
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(9.6, 0.46 * len(bars) + 0.7), sharey=True, layout="constrained"
-        )
-        ours = [bar.ours for bar in bars]
+    ours = [bar.ours for bar in bars]
+    for sheet in sheets(path, 2, 0.46 * len(bars) + 0.7):
+        left, right = sheet.panels
         _panel(left, ours, [b.pairs for b in bars], [f"{b.pairs:,.0f}" for b in bars])
-        _names(left, ours, [bar.name for bar in bars])
-        left.set_title("Locks taken and released in a second, 100 tasks", loc="left", fontsize=10.5)
+        _names(sheet, ours, [bar.name for bar in bars])
+        sheet.title(left, "Locks taken and released in a second, 100 tasks")
         _panel(right, ours, [b.latency for b in bars], [f"{b.latency:,.0f} µs" for b in bars])
-        right.tick_params(labelleft=False)
-        right.set_title("Time for one, alone (shorter is better)", loc="left", fontsize=10.5)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        plt.close(figure)
+        sheet.title(right, "Time for one, alone (shorter is better)")
 
 
 def draw_rates(
     names: Sequence[str], ours: Sequence[str], panels: Sequence[Rates], ideal: float, path: Path
 ) -> None:
     """Draw a panel for each setting, with the *ideal* as a line, and write them to *path*."""
-    with _style():
-        figure, axes = plt.subplots(
-            1,
-            len(panels),
-            figsize=(9.6, 0.46 * len(names) + 1.0),
-            sharey=True,
-            layout="constrained",
-        )
-        red = [name in ours for name in names]
-        for each, panel in zip(axes, panels, strict=True):
-            # Beside the bars the figures would touch the line.
-            labels = [
-                f"{value:,.0f}  ({fewest:,} to {most:,})"
-                for value, (fewest, most) in zip(panel.values, panel.turns, strict=True)
-            ]
-            _panel(each, red, panel.values, labels, inside=True)
+    red = [name in ours for name in names]
+    turns = [
+        [
+            f"{value:,.0f}  ({fewest:,} to {most:,})"
+            for value, (fewest, most) in zip(panel.values, panel.turns, strict=True)
+        ]
+        for panel in panels
+    ]
+    height = 0.46 * len(names) + 1.0
+    for sheet in sheets(path, len(panels), height, narrow_height=0.62 * len(names) + 0.5):
+        for number, (each, panel) in enumerate(zip(sheet.panels, panels, strict=True)):
+            # Beside the bars the figures would touch the line, and narrow bars have no room.
+            inside = [] if sheet.narrow else turns[number]
+            _panel(each, red, panel.values, inside, inside=True)
             each.set_xlim(0, max(ideal, *panel.values) * 1.08)
             each.axvline(ideal, color=WORDS, linestyle="--", linewidth=1)
-            each.set_title(panel.title, loc="left", fontsize=10.5)
-        _names(axes[0], red, names)
-        for each in axes[1:]:
-            each.tick_params(labelleft=False)
-        figure.suptitle(
+            sheet.title(each, panel.title)
+        _names(sheet, red, names, turns)
+        above = (
             "Turns of 1 ms in a second, one lock for all (fewest to most turns of a waiter in 3 s);"
-            f" the line is the ideal, {ideal:,.0f}",
-            fontsize=10.5,
+            f" the line is the ideal, {ideal:,.0f}"
         )
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        plt.close(figure)
+        sheet.figure.suptitle(textwrap.fill(above, 50) if sheet.narrow else above, fontsize=10.5)
 
 
 def draw_grouped(groups: Sequence[str], panels: Sequence[Grouped], path: Path) -> None:
     """Draw a panel for each measurement, with a bar for each series in each group."""
-    with _style():
-        figure, axes = plt.subplots(
-            1,
-            len(panels),
-            figsize=(9.6, 0.72 * len(groups) + 0.9),
-            sharey=True,
-            layout="constrained",
-        )
-        for each, panel in zip(axes, panels, strict=True):
+    for sheet in sheets(path, len(panels), 0.72 * len(groups) + 0.9):
+        for each, panel in zip(sheet.panels, panels, strict=True):
             height = 0.84 / len(panel.series)
             most = max(max(values) for values in panel.series.values())
             shades = dict(zip(panel.series, (OTHERS, *SHADES), strict=False))
@@ -130,34 +157,27 @@ def draw_grouped(groups: Sequence[str], panels: Sequence[Grouped], path: Path) -
                 rows = [row - 0.42 + (number + 0.5) * height for row in range(len(groups))]
                 drawn = each.barh(rows, values, height * 0.9, color=shades[name], label=name)
                 labels = [f"{value:.0f} ms" if not number else f"{value:.1f}" for value in values]
-                each.bar_label(drawn, labels, padding=3, color=WORDS, fontsize=8)
-            each.set_title(panel.title, loc="left", fontsize=10.5)
+                each.bar_label(drawn, labels, padding=3, color=WORDS, fontsize=sheet.small)
+            sheet.title(each, panel.title)
             each.set_xlim(0, most * 1.2)
             each.set_xticks([])
             each.tick_params(length=0)
             each.spines[:].set_visible(False)
-        axes[0].set_yticks(range(len(groups)), groups, color=WORDS)
-        axes[0].invert_yaxis()  # the panels share it
-        for each in axes[1:]:
-            each.tick_params(labelleft=False)
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        plt.close(figure)
+        _names(sheet, [False] * len(groups), groups)
+        _legend(sheet)
 
 
 def draw_lines(
     places: Sequence[str], axis: str, panels: Sequence[Lines], ours: Sequence[str], path: Path
 ) -> None:
     """Draw a panel for each measurement, with a line for each series, and write them to *path*."""
-    with _style():
-        figure, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.6), layout="constrained")
-        for each, panel in zip(axes, panels, strict=True):
+    for sheet in sheets(path, len(panels), 3.6, shared=False):
+        for each, panel in zip(sheet.panels, panels, strict=True):
             reds, greys = iter(SHADES), iter(GREYS)
             for name, values in panel.series.items():
                 colour, dashes = (next(reds), "-") if name in ours else (next(greys), "--")
                 each.plot(places, values, dashes, marker="o", color=colour, label=name)
-            each.set_title(panel.title, loc="left", fontsize=10.5)
+            sheet.title(each, panel.title)
             each.set_xlabel(axis)
             if panel.logarithmic:
                 each.set_yscale("log")
@@ -168,10 +188,13 @@ def draw_lines(
             each.grid(axis="y", color=WORDS, alpha=0.25)
             each.spines[["top", "right"]].set_visible(False)
             each.spines[["left", "bottom"]].set_color(WORDS)
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        plt.close(figure)
+        _legend(sheet)
+
+
+def _legend(sheet: Sheet) -> None:
+    handles, names = sheet.panels[0].get_legend_handles_labels()
+    columns = 1 if sheet.narrow else len(names)
+    sheet.figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _style() -> AbstractContextManager[None]:
@@ -188,12 +211,22 @@ def _style() -> AbstractContextManager[None]:
     )
 
 
-def _names(axes: Axes, ours: Sequence[bool], names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), names, color=WORDS)
-    axes.invert_yaxis()  # the panels share it
-    for label, red in zip(axes.get_yticklabels(), ours, strict=True):
-        if red:
-            label.set(color=OURS, fontweight="bold")
+def _names(
+    sheet: Sheet, ours: Sequence[bool], names: Sequence[str], below: Sequence[Sequence[str]] = ()
+) -> None:
+    """Write the names of the rows, in a narrow picture with what is *below* each, by panel."""
+    for number, panel in enumerate(sheet.panels if sheet.narrow else sheet.panels[:1]):
+        shown = [textwrap.fill(name, 19) if sheet.narrow else name for name in names]
+        if sheet.narrow and below:
+            shown = ["\n".join(both) for both in zip(shown, below[number], strict=True)]
+        panel.set_yticks(range(len(names)), shown, color=WORDS)
+        panel.invert_yaxis()  # panels side by side share it
+        for label, red in zip(panel.get_yticklabels(), ours, strict=True):
+            if red:
+                label.set(color=OURS, fontweight="bold")
+    if not sheet.narrow:
+        for panel in sheet.panels[1:]:
+            panel.tick_params(labelleft=False)
 
 
 def _panel(
@@ -206,7 +239,9 @@ def _panel(
 ) -> None:
     rows = range(len(values))
     drawn = axes.barh(rows, values, height=0.62, color=[OURS if red else OTHERS for red in ours])
-    if inside:
+    if not labels:
+        pass
+    elif inside:
         axes.bar_label(drawn, labels, label_type="center", color=ON_BARS)
     else:
         axes.bar_label(drawn, labels, padding=4, color=WORDS)

@@ -18,6 +18,7 @@ PAGE = HERE.parent / "docs" / "explanation" / "speed.md"
 README = HERE.parent / "README.md"
 
 TABLES = {
+    "opening": ("results.md", 1),
     "benchmarks": ("results.md", 1),
     "like": ("results.md", 1),
     "contention": ("results-contention.md", 2),
@@ -96,16 +97,41 @@ def paragraphs(results: str, *beginnings: str) -> list[str]:
 
 
 def sentence(readme: str) -> str:
-    """Return the *readme* with its sentence about speed from the results."""
+    """
+    Return the *readme* with its sentence about speed from the results.
+
+    It says what is the same on a busy machine: processor time, and that as a share. Latencies of
+    an idle machine are figures of that machine.
+    """
     rows = {row[0].strip("*"): row for row in cells((HERE / "results.md").read_text())}
     ours, theirs = rows["redlock_aio on five"], rows["redis-py's Lock on one"]
+    latency = number(ours[3]) / number(theirs[3])
+    if not 2 / 3 < latency < 3 / 2:
+        sys.exit(f"the latencies are not about the same: {ours[3]} and {theirs[3]}")
     text = (
-        f"A pair of acquire and release on five servers takes {ours[3]} if nothing else runs. In a"
-        f" program with many tasks it costs {ours[6]} of CPU time. With redis-py's lock on one"
-        f" server it takes {theirs[3]} and costs {theirs[6]}."
+        f"A pair of acquire and release on five servers costs your program {ours[6]} of CPU time:"
+        f" {share(number(ours[6]) / number(theirs[6]))} of what redis-py's lock on one server costs"
+        f" ({theirs[6]}). A pair of either takes about the same time."
     )
     before, _, after = between(readme, "speed")
     return before + text + after
+
+
+SHARES = "half, a third, a quarter, a fifth, a sixth, a seventh, an eighth, a ninth, a tenth"
+
+
+def share(ratio: float) -> str:
+    """Return a *ratio* in words, such as "a sixth"."""
+    words = SHARES.split(", ")
+    part = round(1 / ratio)
+    if not 2 <= part < 2 + len(words):
+        sys.exit(f"{ratio:.2f} is none of these: {SHARES}")
+    return words[part - 2]
+
+
+def number(cell: str) -> float:
+    """Return the number in a cell such as ``1,188.4 µs``."""
+    return float(cell.split(maxsplit=1)[0].replace(",", ""))
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def beside_another(url: str, times: int) -> list[list[str]]:
             waits = writers_among_threads(read, write, times)
             rows.append([
                 name,
-                *[f"{1e6 * took:.0f} us, {1e6 * cpu:.0f} us" for took, cpu in pairs],
+                *[f"{1e6 * took:.0f} µs, {1e6 * cpu:.0f} µs" for took, cpu in pairs],
                 f"{1000 * median(waits):.0f} / {1000 * max(waits):.0f} ms",
             ])  # fmt: skip
     return rows

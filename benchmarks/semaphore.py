@@ -243,7 +243,7 @@ async def beside_others(url: str, seconds: float) -> list[list[str]]:
                 name,
                 f"{100 * used.share:.0f} %",
                 f"{1000 * median(used.waits):.0f} / {1000 * used.waits[-1]:.0f} ms",
-                f"{1e6 * cpu / pairs:.0f} us / {1e6 * servers / pairs:.0f} us",
+                f"{1e6 * cpu / pairs:.0f} µs / {1e6 * servers / pairs:.0f} µs",
                 f"{used.most}",
             ])  # fmt: skip
     return rows

@@ -208,7 +208,7 @@ async def compare(*, quick: bool) -> str:
     rows = [
         [
             name,
-            f"{median(cpu[name]):.1f} us",
+            f"{median(cpu[name]):.1f} µs",
             f"{median_ratio(cpu[name], cpu[TO.get(name, 'floor')]):.2f}",
             f"{median_ratio(cpu[name], cpu['plain']):.2f}",
             "",

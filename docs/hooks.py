@@ -1,80 +1,126 @@
 """
-What `mkdocs build` does besides: option tables, and a check that pages load nothing from outside.
+What `mkdocs build` does besides: it makes of pages that read well as they are a site.
 
-``<!-- options: redlock_aio.Redlock.lock -->`` in a page becomes a table of the keyword options of
-that function: name, type and default from its signature, meaning from the first sentence of its
-docstring's ``Args:``.
+- A summary of the API (docs/fill.py) becomes the whole reference, from the docstrings.
+- A picture becomes a part of the page, so that it follows the colours that the reader has chosen.
+  If there is a narrow one beside it, the page has both, and docs/extra.css shows one of them.
+- Each cell of a table has the title of its column, because most tables are lists on a phone.
+- The changelog is a page.
+- The build fails if a page would load anything from outside.
 """
 
-import importlib
-import inspect
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
-OPTIONS = re.compile(r"<!-- options: ([\w.]+) -->")
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+API = re.compile(r"^<!-- api: (\S+)\s*(.*?)-->\n.*?^<!-- end -->$", flags=re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"^ *<!-- (?:(?:file|options): \S+|end) -->\n", re.MULTILINE)
+ANCHOR = re.compile(r'^(#+) <a id="([\w.]+)"></a>(.*)$', re.MULTILINE)
+PICTURE = re.compile(r"^!\[([^]]+)\]\(([^)]+\.svg)\)$", re.MULTILINE)
 FROM_OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]+(?:src|href)=.?(?:https?:)?//")
-NOT_FOR_USERS = {"self", "unknown", "masters", "resources"}
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Fill the option tables of a page."""
-    begin, end = '<div class="names" markdown>\n\n', "\n\n</div>"
-    return OPTIONS.sub(lambda found: begin + options_table(found[1]) + end, markdown)
+def on_config(config: Any) -> Any:
+    """Let tables be lists on a phone."""
+    config.markdown_extensions.append(ListsOnPhones())
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the changelog to the pages."""
+    files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
+    """Replace what stands in a page for those who read it as it is."""
+    if page.file.src_uri == "index.md":  # it is no part of a chapter, and may use the whole width
+        page.meta.setdefault("hide", ["navigation", "toc"])
+    elif not re.search(r"^##", markdown, re.MULTILINE):
+        page.meta.setdefault("hide", ["toc"])  # it would be an empty column
+    folder = Path(page.file.abs_src_path).parent
+    markdown = API.sub(reference, markdown)
+    markdown = COMMENT.sub("", markdown)
+    markdown = ANCHOR.sub(r"\1 \3 {#\2}", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)*CHANGELOG\.md", changelog(page), markdown)
+    return PICTURE.sub(lambda found: figure(folder / found[2], found[1]), markdown)
+
+
+def reference(found: re.Match[str]) -> str:
+    """Return what makes mkdocstrings write the reference of a class or a module."""
+    options = "".join(f"      {line}\n" for line in found[2].splitlines())
+    return f"::: {found[1]}\n" + (f"    options:\n{options}" if options else "")
+
+
+def changelog(page: Any) -> str:
+    """Return the beginning of a link from *page* to the changelog's page."""
+    up: str = "../" * page.file.src_uri.count("/")
+    return f"]({up}changelog.md"
+
+
+def figure(path: Path, caption: str) -> str:
+    """Return the picture *path*, and a narrow one if there is one, as parts of a page."""
+    narrow = path.with_name(f"{path.stem}-narrow.svg")
+    if not narrow.exists():
+        return f'<figure class="scrolls">\n{inline(path, caption)}</figure>'
+    return (
+        f'<figure class="wide">\n{inline(path, caption)}</figure>\n'
+        f'<figure class="narrow">\n{inline(narrow, caption)}</figure>'
+    )
+
+
+def inline(path: Path, caption: str) -> str:
+    """Return the element of a picture, which has a name for those who do not see it."""
+    picture = path.read_text(encoding="utf-8")
+    picture = picture[picture.index("<svg") :].rstrip() + "\n"
+    if "aria-label" not in picture:
+        picture = picture.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
+    return re.sub(r"\n\s*\n", "\n", picture)
+
+
+class ListsOnPhones(Extension):  # type: ignore[misc]  # Markdown has no types
+    """Python-Markdown that says in a table what docs/extra.css needs to show it as a list."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name is Markdown's
+        md.treeprocessors.register(TitledCells(md), "lists-on-phones", 0)
+
+
+class TitledCells(Treeprocessor):  # type: ignore[misc]  # Markdown has no types
+    """What `ListsOnPhones` does: `data-list` on a table, `data-title` on each of its cells."""
+
+    def run(self, root: Element) -> None:
+        of_figures = {
+            table
+            for part in root.iter("div")
+            if is_for_figures(part)
+            for table in part.iter("table")
+        }
+        for table in root.iter("table"):
+            heads = list(table.iter("th"))
+            numbers = any("right" in head.get("style", "") for head in heads)
+            if len(heads) < 3 or numbers or table in of_figures:
+                continue
+            table.set("data-list", "")
+            titles = ["".join(head.itertext()) for head in heads]
+            for row in table.iter("tr"):
+                for cell, title in zip(row.iter("td"), titles, strict=False):
+                    cell.set("data-title", title)
+
+
+def is_for_figures(part: Element) -> bool:
+    """Return whether tables in this part of a page are compared down their columns."""
+    return bool({"figures", "matrix"} & set(part.get("class", "").split()))
 
 
 def on_post_page(output: str, page: Any, **_: object) -> str:
     """Raise an error if the page loads anything from another host."""
     if found := FROM_OUTSIDE.search(output):
-        from mkdocs.exceptions import PluginError
-
         raise PluginError(f"{page.file.src_uri} loads from outside: {found[0]}")
     return output
-
-
-def options_table(name: str) -> str:
-    """Return the table of the options of the function or class *name*, in Markdown."""
-    module, _, attributes = name.partition(".")
-    thing: Any = importlib.import_module(module)
-    for attribute in attributes.split("."):
-        thing = getattr(thing, attribute)
-    meanings = arguments(inspect.getdoc(thing) or "")
-    lines = ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for option in inspect.signature(thing).parameters.values():
-        if option.name not in NOT_FOR_USERS:
-            meaning = meanings[option.name]
-            lines.append(f"| `{option.name}` | {kind(option)} | `{shown(option)}` | {meaning} |")
-    return "\n".join(lines)
-
-
-def kind(option: inspect.Parameter) -> str:
-    """Return the type of an option as a reader writes it."""
-    text = inspect.formatannotation(option.annotation)
-    text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text).replace("'", '"')
-    literal = re.fullmatch(r"Literal\[(.*)\]", text)
-    words = literal[1].split(", ") if literal else text.split(" | ")
-    return " or ".join(f"`{word}`" for word in words)
-
-
-def shown(option: inspect.Parameter) -> str:
-    """Return the default of an option; long numbers with a separator."""
-    default = option.default
-    if isinstance(default, int) and not isinstance(default, bool):
-        return f"{default:_}"
-    if isinstance(default, str):
-        return f'"{default}"'
-    return re.sub(r"\(.*\)$", "()", str(default))
-
-
-def arguments(docstring: str) -> dict[str, str]:
-    """Return the first sentence about each argument of a docstring."""
-    found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
-    if not found:
-        return {}
-    entries = re.findall(r"^    (\w+): (.*?)(?=^    \w|\Z)", found[1], re.MULTILINE | re.DOTALL)
-    return {name: first_sentence(" ".join(text.split())) for name, text in entries}
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of *text*, with code in single backticks."""
-    sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0].rstrip(".")
-    return sentence.replace("``", "`").replace("|", r"\|")

@@ -1,19 +1,20 @@
 """
 Draws the pictures of docs/pictures/: `python docs/pictures.py` writes them.
 
-A test compares the files with what this script draws.
+Each picture is drawn twice by one function, in the wide and in the narrow layout of drawing.py. A
+test compares the files with what this script draws.
 """
 
 from pathlib import Path
 
-from drawing import HALF, LEFT, RIGHT, Picture
+from drawing import HALF, LEFT, RIGHT, Narrow, Picture, Text
 
 FOLDER = Path(__file__).parent / "pictures"
 
 
-def acquisition() -> Picture:
+def acquisition(layout: type[Picture]) -> Picture:
     """Draw one acquisition on five masters, one of which hangs and one of which is slow."""
-    picture = Picture(
+    picture = layout(
         "acquisition",
         "One acquisition on five masters",
         "A program sends the same SET command to five masters at once. Three grant it, which is"
@@ -37,24 +38,26 @@ def acquisition() -> Picture:
         late = name == "E"
         text = "granted late: released with the others" if late else "lock:invoice:42 = token"
         picture.bar(y, arrives, arrives + ttl, ink="good")
-        picture.label(500 if late else 624, y, text, "small" if late else "code")
+        picture.label(500 if late else 624, y, text, "small" if late else "code", "good")
     for name, (y, arrives, replied) in masters.items():
         if replied:
             top, ink = (client + HALF, "wait") if name == "E" else (client + 2, "good")
             picture.arrow(arrives + 14, y - HALF, (replied, top), ink=ink)
-    picture.text(sent + 6, client - 10, "SET … NX PX 10000", kind="code", ink="soft")
+    picture.text((sent + 6, client - 10), "SET … NX PX 10000", kind="code", ink="soft",
+                 about=(sent, client))  # fmt: skip
     picture.mark(won, client, good=True)
-    picture.text(won - 10, client - 22, "3 of 5 have granted it", kind="small")
+    picture.text((won - 10, client - 22), "3 of 5 have granted it",
+                 about=(won - 34, client))  # fmt: skip
     picture.line(end, client + HALF, (end, 372), ink="other", dashed=True)
-    picture.text(end + 8, client - 1, "ends before any", kind="small", ink="other")
-    picture.text(end + 8, client + 16, "master's key does", kind="small", ink="other")
+    picture.text((end + 8, client - 1), "ends before any\nmaster's key does",
+                 ink="other", about=(end, client + 42))  # fmt: skip
     picture.time()
     return picture
 
 
-def lost() -> Picture:
+def lost(layout: type[Picture]) -> Picture:
     """Draw a lease that can't be extended any more."""
-    picture = Picture(
+    picture = layout(
         "lost-lease",
         "A lease that is lost",
         "A lease is extended every third of its ttl. When a majority of the masters can't be"
@@ -68,10 +71,10 @@ def lost() -> Picture:
     picture.lane(code, "your code")
     picture.bar(code, begin, deadline, "async with redlock.lock(…): it runs", ink="good")
     picture.mark(deadline, code, good=False)
-    picture.text(deadline + 16, code + 5, "cancelled, LockLostError", ink="bad", kind="name small")
+    picture.text((deadline + 16, code + 5), "cancelled, LockLostError", ink="bad",
+                 kind="name small", about=(deadline + 34, code))  # fmt: skip
     full = 75.0
-    picture.text(25, validity - 34, "validity", kind="name")
-    picture.text(25, validity - 17, "of the lease", kind="small", ink="soft")
+    picture.lane(validity, "validity", "of the lease")
     points: list[tuple[float, float]] = [(begin, validity), (begin, validity - full)]
     for number in (1, 2):
         x = begin + number * third
@@ -84,27 +87,31 @@ def lost() -> Picture:
         fallen = (x - begin - 2 * third) / (deadline - begin - 2 * third)
         picture.mark(x, validity - full * (1 - fallen), good=False)
     picture.line(LEFT, validity, (RIGHT, validity))
-    picture.text(begin + 3 * third + 22, validity - 58, "extensions fail", kind="small", ink="bad")
-    picture.text(begin + 12, validity - 8, "extended every third of its ttl", kind="small plain")
+    picture.text((begin + 3 * third + 22, validity - 58), "extensions fail",
+                 ink="bad", about=(begin + 3 * third + 28, validity + 24))  # fmt: skip
+    picture.text((begin + 12, validity - 8), "extended every third of its ttl", kind="small plain",
+                 ink="good", about=(begin + 45, validity - 30))  # fmt: skip
     picture.lane(key, "the key", "on a majority")
     picture.bar(key, begin, expires, ink="good")
-    picture.label(288, key, "token", "code")
+    picture.label(288, key, "token", "code", "good")
     picture.bar(key, cut, expires, ink="bad", dashed=True)
-    picture.label(514, key, "the masters can't be reached")
+    picture.label(514, key, "the masters can't be reached", ink="bad")
     picture.lane(other, "another holder")
     picture.bar(other, 470, expires, "waits", ink="wait")
     picture.bar(other, expires, RIGHT, "has the lock", ink="other")
     picture.line(deadline, code + HALF, (deadline, 350), ink="bad", dashed=True)
     picture.line(expires, key + HALF, (expires, other - HALF), ink="soft", dashed=True)
-    picture.text(deadline - 6, 355, "deadline", kind="small", ink="bad", at="end")
-    picture.text(expires + 4, 355, "the key expires", kind="small", ink="soft")
+    picture.text((deadline - 6, 355), "deadline", ink="bad", at="end",
+                 about=(deadline, 284))  # fmt: skip
+    picture.text((expires + 4, 355), "the key expires", ink="soft",
+                 about=(expires, 284))  # fmt: skip
     picture.time()
     return picture
 
 
-def quarantine() -> Picture:
+def quarantine(layout: type[Picture]) -> Picture:
     """Draw a master that restarts without memory."""
-    picture = Picture(
+    picture = layout(
         "quarantine",
         "A master that restarts empty",
         "A lock is held on masters B and C. Master C restarts and has forgotten it. Without a"
@@ -126,30 +133,29 @@ def quarantine() -> Picture:
     picture.bar(rows["B"], begin, over, "key of program 1", ink="other")
     picture.bar(rows["C"], begin, killed, "key of program 1", ink="other")
     picture.mark(killed, rows["C"], good=False)
-    picture.text((killed + back) / 2, rows["C"] - 22, "restarts, empty", kind="small", ink="bad",
-                 at="middle")  # fmt: skip
+    picture.text(((killed + back) / 2, rows["C"] - 22), "restarts, empty", ink="bad",
+                 at="middle", about=(killed, 292))  # fmt: skip
     picture.bar(rows["C"], back, votes, "quarantine: its vote does not count", ink="wait")
-    picture.text(467, rows["C"] + 31, "max_ttl and a little more: 62 s by default",
-                 kind="small", ink="wait")  # fmt: skip
+    picture.text((467, rows["C"] + 31), "max_ttl and a little more: 62 s by default",
+                 ink="wait", about=(560, 292))  # fmt: skip
     picture.mark(455, program, good=False)
     picture.mark(740, program, good=True)
-    picture.text(
-        455, program + 28, "A grants, B refuses, C has no vote:", kind="small", at="middle"
-    )
-    picture.text(455, program + 45, "1 of 3, no lock", kind="name small", ink="bad", at="middle")
-    picture.text(740, program + 28, "all three grant", kind="small", at="middle")
-    picture.text(740, program + 45, "it has the lock", kind="name small", ink="good", at="middle")
+    picture.text((455, program + 28), "A grants, B refuses, C has no vote:\n1 of 3, no lock",
+                 ink="bad", at="middle", about=(492, program))  # fmt: skip
+    picture.text((740, program + 28), "all three grant:\nit has the lock", ink="good",
+                 at="middle", about=(777, program))  # fmt: skip
     for y in rows.values():
         picture.bar(y, 740, RIGHT, "key of program 2", ink="good")
     picture.bar(rows["A"], 455, 481, "", ink="wait")
-    picture.text(490, rows["A"] - 5, "taken back at once", kind="small", ink="soft")
+    picture.text((490, rows["A"] - 5), "taken back at once", ink="soft",
+                 about=(500, rows["A"]))  # fmt: skip
     picture.time()
     return picture
 
 
-def fenced() -> Picture:
+def fenced(layout: type[Picture]) -> Picture:
     """Draw a write that comes too late, and is refused by its token."""
-    picture = Picture(
+    picture = layout(
         "fenced-write",
         "A late write is refused",
         "Holder 1 gets the lock with token 33 and is stopped before it writes. Its lease ends,"
@@ -166,27 +172,28 @@ def fenced() -> Picture:
     picture.bar(one, stopped, wakes, "its process is stopped", ink="wait", dashed=True)
     picture.bar(one, wakes, late + 30, "works on", ink="other")
     picture.line(ends, one + HALF, (ends, two - HALF), ink="soft", dashed=True)
-    picture.text(ends + 8, one + 45, "the lease of holder 1 ends on the masters", kind="small",
-                 ink="soft")  # fmt: skip
+    picture.text((ends + 8, one + 45), "the lease of holder 1 ends on the masters",
+                 ink="soft", about=(ends, 150))  # fmt: skip
     picture.bar(two, 215, ends, "waits", ink="wait")
     picture.bar(two, ends, 650, "has the lock", ink="good")
     picture.arrow(wrote, two + HALF, (wrote, store - HALF - 1), ink="good")
-    picture.text(wrote - 8, 252, "write, token 34", kind="small", at="end")
+    picture.text((wrote - 8, 252), "write, token 34", at="end", ink="good",
+                 about=(wrote, 246))  # fmt: skip
     picture.bar(store, 170, wrote, "highest token: 32", ink="other")
     picture.bar(store, wrote, RIGHT, "highest token: 34", ink="good")
     picture.arrow(late, one + HALF, (late, store - HALF - 17), ink="bad")
     picture.mark(late, store - HALF - 9, good=False)
-    picture.text(late + 10, 240, "write, token 33", kind="small")
-    picture.text(late + 16, store - HALF - 9, "refused: 33 < 34", kind="name small", ink="bad")
-    picture.text(LEFT, store + 42, "The comparison and the write are one step in the storage.",
-                 kind="small", ink="soft")  # fmt: skip
+    picture.text((late + 10, 240), "write, token 33", ink="bad", about=(late, 150))
+    picture.text((late + 16, store - HALF - 9), "refused: 33 < 34", kind="name small", ink="bad",
+                 about=(late + 34, store - HALF - 9))  # fmt: skip
+    picture.caption(LEFT, "The comparison and the write are one step in the storage.")
     picture.time()
     return picture
 
 
-def fair() -> Picture:
+def fair(layout: type[Picture]) -> Picture:
     """Draw the fair queue, with a waiter that dies."""
-    picture = Picture(
+    picture = layout(
         "fair-queue",
         "The fair queue",
         "Five tasks of different programs ask for a lock one after the other. Each release wakes"
@@ -203,28 +210,31 @@ def fair() -> Picture:
         if number == 3:
             picture.bar(y, came, 400, "waits", ink="wait")
             picture.mark(400, y, good=False)
-            picture.text(400, y + 28, "its process dies", kind="small", ink="bad", at="middle")
+            picture.text((400, y + 28), "its process dies", ink="bad", at="middle",
+                         about=(433, y))  # fmt: skip
             continue
         if begin > came:
             picture.bar(y, came, begin, "waits", ink="wait")
         picture.bar(y, begin, end, "has the lock", ink="good")
     picture.arrow(330, lanes[0] + HALF, (330, lanes[1] - HALF), ink="good")
     picture.arrow(470, lanes[1] + HALF, (470, lanes[2] - 1), ink="good", dashed=True)
-    picture.text(480, lanes[1] + 32, "next in the queue: no answer", kind="small", ink="soft")
+    picture.text((480, lanes[1] + 32), "next in the queue: no answer", ink="soft",
+                 about=(500, lanes[2]))  # fmt: skip
     picture.line(470, lanes[2], (610, lanes[2]), ink="bad", dashed=True)
-    picture.text(540, lanes[2] + 20, "4 s at most", kind="small", ink="bad", at="middle")
+    picture.text((540, lanes[2] + 20), "4 s at most", ink="bad", at="middle",
+                 about=(560, lanes[2]))  # fmt: skip
     picture.arrow(610, lanes[2], (610, lanes[3] - HALF), ink="good", dashed=True)
     picture.arrow(740, lanes[3] + HALF, (740, lanes[4] - HALF), ink="good")
-    picture.text(338, lanes[0] + 32, "a release wakes the next", kind="small", ink="good")
-    picture.text(asked[-1] - 110, 346, "served in the order in which they came, on whatever host",
-                 kind="small", ink="soft")  # fmt: skip
+    picture.text((338, lanes[0] + 32), "a release wakes the next", ink="good",
+                 about=(330, 46))  # fmt: skip
+    picture.caption(asked[0] - 15, "served in the order in which they came, on whatever host")
     picture.time()
     return picture
 
 
-def readers() -> Picture:
+def readers(layout: type[Picture]) -> Picture:
     """Draw readers that share a lock, and a writer between them."""
-    picture = Picture(
+    picture = layout(
         "readers",
         "Readers and a writer",
         "Two readers hold a lock together. A writer asks for it and waits until both have left."
@@ -248,23 +258,30 @@ def readers() -> Picture:
     picture.bar(lanes[4], 490, free, "waits", ink="wait")
     picture.bar(lanes[4], free, RIGHT, "reads", ink="good")
     picture.arrow(empty, lanes[1] + HALF, (empty, lanes[2] - HALF), ink="good")
-    picture.text(empty + 8, lanes[1] + 5, "the last reader leaves", kind="small", ink="good")
+    picture.text((empty + 8, lanes[1] + 5), "the last reader leaves", ink="good",
+                 about=(empty + 28, lanes[1]))  # fmt: skip
     picture.arrow(free, lanes[2] + HALF, (free, lanes[3] - HALF), ink="good")
     picture.arrow(free, lanes[3] + HALF, (free, lanes[4] - HALF), ink="good")
-    picture.text(free + 8, lanes[2] + 5, "wakes all readers that wait", kind="small", ink="good")
+    picture.text((free + 8, lanes[2] + 5), "wakes all readers that wait", ink="good",
+                 about=(free + 28, lanes[2]))  # fmt: skip
     picture.bar(key, begin, empty, ink="good")
     picture.bar(key, empty, free, ink="other")
     picture.bar(key, free, RIGHT, ink="good")
-    for x, text in (((begin + empty) / 2, "redlock_aio:shared"), ((empty + free) / 2, "token"),
-                    ((free + RIGHT) / 2, "redlock_aio:shared")):  # fmt: skip
-        picture.label(x, key, text, "code")
+    for x in ((begin + empty) / 2, (free + RIGHT) / 2):
+        picture.label(x, key, "redlock_aio:shared", "code", "good")
+    picture.label((empty + free) / 2, key, "token", "code", "other")
     picture.time()
     return picture
 
 
-def permits() -> Picture:
+def step(x: float, y: float, number: int, about: tuple[float, float]) -> Text:
+    """Return the *number* of a step at a place of the picture."""
+    return Text((x, y), str(number), "name small", "start", "good", about, "good")
+
+
+def permits(layout: type[Picture]) -> Picture:
     """Draw a semaphore with two permits, and the three ways in which a permit is handed over."""
-    picture = Picture(
+    picture = layout(
         "permits",
         "Two permits, and who gets them",
         "A and B hold the two permits of a semaphore. C waits for permit 0, D for permit 1, and"
@@ -282,10 +299,10 @@ def permits() -> Picture:
     zero, one, c, d, e = lanes
     picture.arrow(third, one + HALF, (third, e - HALF), ink="good")  # behind the bar of D
     picture.bar(zero, begin, first, "A has it", ink="other")
-    picture.bar(zero, first, second, "C", ink="good")
-    picture.bar(zero, second, RIGHT, "D", ink="good")
+    picture.bar(zero, first, second, "C has it", ink="good")
+    picture.bar(zero, second, RIGHT, "D has it", ink="good")
     picture.bar(one, begin + 15, third, "B has it", ink="other")
-    picture.bar(one, third, RIGHT, "E", ink="good")
+    picture.bar(one, third, RIGHT, "E has it", ink="good")
     picture.bar(c, 205, first, "waits", ink="wait")
     picture.bar(c, first, second, "has permit 0", ink="good")
     picture.bar(d, 240, second, "waits, the longest of all at last", ink="wait")
@@ -293,53 +310,55 @@ def permits() -> Picture:
     picture.bar(e, 435, third, "waits", ink="wait")
     picture.bar(e, third, RIGHT, "has permit 1", ink="good")
     picture.arrow(first, zero + HALF, (first, c - HALF), ink="good")
-    picture.text(first + 8, c - 24, "1", kind="name small", ink="good")
     picture.arrow(second, c + HALF, (second, d - HALF), ink="good")
-    picture.text(second + 8, c + 5, "2", kind="name small", ink="good")
-    picture.text(third + 8, d + 34, "3", kind="name small", ink="good")
-    for x, text in ((LEFT, "1: C is the first that waits for permit 0"),
-                    (430, "2: D has waited more than twice as long as E"),
-                    (730, "3: nobody waits for it")):  # fmt: skip
-        picture.text(x, e + 42, text, kind="small", ink="soft")
+    picture.remark(
+        step(first + 8, c - 24, 1, (first, 50)), "C is the first that waits for permit 0", LEFT
+    )
+    picture.remark(
+        step(second + 8, c + 5, 2, (second + 28, c)),
+        "D has waited more than twice as long as E",
+        430,
+    )
+    picture.remark(step(third + 8, d + 34, 3, (third + 28, c)), "nobody waits for it", 730)
     picture.time()
     return picture
 
 
-class Election(Picture):
-    """A picture of two hosts, one of which leads, with a pair of lanes for each failure."""
-
-    begin, failed, deadline, expires, back = 165, 400, 575, 600, 720
-    """When the leader fails, its lease is over, its key expires, and the failure is over."""
-
-    def case(self, number: int, what: str) -> tuple[int, int]:
-        """Write the name of a failure, and return its lanes: of the leader and of the other."""
-        top = 72 + 100 * number
-        self.text(25, top, what, kind="name small")
-        for y, host in ((top + 28, "host A"), (top + 62, "host B")):
-            self.text(75, y + 5, host, kind="small", ink="soft")
-            self.line(LEFT, y, (RIGHT, y))
-        return top + 28, top + 62
-
-    def leader(self, y: int, begin: int, end: int, term: int, *, ends_badly: bool = False) -> None:
-        """Draw the time in which a host leads."""
-        self.bar(y, begin, end, f"leads, term {term}", ink="good")
-        if ends_badly:
-            self.mark(end, y, good=False)
-
-    def candidate(self, y: int, until: int, term: int) -> None:
-        """Draw a host that waits, and leads from then on."""
-        self.bar(y, self.begin, until, "waits", ink="wait")
-        self.leader(y, until, RIGHT, term)
-
-    def in_vain(self, y: int) -> None:
-        """Draw a leader that is not extended until it is cancelled."""
-        self.bar(y, self.failed, self.deadline, "leads, extends in vain", ink="bad", dashed=True)
-        self.mark(self.deadline, y, good=False)
+BEGIN, FAILED, DEADLINE, EXPIRES, BACK = 165, 400, 575, 600, 720
+"""When it begins, the leader fails, its lease is over, its key expires, and the failure is over."""
 
 
-def leader() -> Picture:
+def case(picture: Picture, number: int, what: str) -> tuple[int, int]:
+    """Begin the part about a failure, and return its lanes: of the leader and of the other."""
+    top = 72 + 100 * number
+    picture.panel(top, what, {"A": top + 28, "B": top + 62})
+    return top + 28, top + 62
+
+
+def leads(
+    picture: Picture, y: int, begin: int, end: int, term: int, *, ends_badly: bool = False
+) -> None:
+    """Draw the time in which a host leads."""
+    picture.bar(y, begin, end, f"leads, term {term}", ink="good")
+    if ends_badly:
+        picture.mark(end, y, good=False)
+
+
+def candidate(picture: Picture, y: int, until: int, term: int) -> None:
+    """Draw a host that waits, and leads from then on."""
+    picture.bar(y, BEGIN, until, "waits", ink="wait")
+    leads(picture, y, until, RIGHT, term)
+
+
+def in_vain(picture: Picture, y: int) -> None:
+    """Draw a leader that is not extended until it is cancelled."""
+    picture.bar(y, FAILED, DEADLINE, "leads, extends in vain", ink="bad", dashed=True)
+    picture.mark(DEADLINE, y, good=False)
+
+
+def leader(layout: type[Picture]) -> Picture:
     """Draw who leads at each failure of a leader or of the masters."""
-    picture = Election(
+    picture = layout(
         "leader",
         "Who leads when something fails",
         "Host A leads and host B waits. If A is stopped by SIGTERM, it releases the lock and B"
@@ -350,54 +369,57 @@ def leader() -> Picture:
         " If a majority fails, nobody leads until they are back.",
         700,
     )
-    a, b = picture.case(0, "A is stopped by SIGTERM, or its work fails")
-    picture.leader(a, picture.begin, picture.failed, 7)
-    picture.text(picture.failed + 16, a + 5, "releases the lock", kind="small", ink="soft")
-    picture.candidate(b, picture.failed + 10, 8)
+    a, b = case(picture, 0, "A is stopped by SIGTERM, or its work fails")
+    leads(picture, a, BEGIN, FAILED, 7)
+    picture.text((FAILED + 16, a + 5), "releases the lock", ink="soft",
+                 about=(FAILED + 60, a))  # fmt: skip
+    candidate(picture, b, FAILED + 10, 8)
     leader_fails(picture)
     masters_fail(picture)
     picture.time()
     return picture
 
 
-def leader_fails(picture: Election) -> None:
+def leader_fails(picture: Picture) -> None:
     """Draw a leader that dies, one that is cut off, and one that stands still."""
-    failed, deadline, back = picture.failed, picture.deadline, picture.back
-    a, b = picture.case(1, "A dies")
-    picture.leader(a, picture.begin, failed, 7, ends_badly=True)
-    picture.text(failed + 20, a + 5, "its key expires: ttl", kind="small", ink="soft")
-    picture.candidate(b, picture.expires, 8)
-    a, b = picture.case(2, "A is cut off from a majority of the masters")
-    picture.leader(a, picture.begin, failed, 7)
-    picture.in_vain(a)
-    text = "cancelled before its key expires"
-    picture.text(deadline + 34, a + 5, text, kind="small", ink="bad")
-    picture.candidate(b, picture.expires, 8)
-    a, b = picture.case(3, "A stands still: its process, or its machine")
-    picture.leader(a, picture.begin, failed, 7)
-    picture.bar(a, failed, back, "stands still, with its timers", ink="wait", dashed=True)
-    picture.mark(back, a, good=False)
-    picture.text(back + 14, a - 4, "cancelled; a late", kind="small", ink="bad")
-    picture.text(back + 14, a + 11, "write: 7 < 8, refused", kind="small", ink="bad")
-    picture.candidate(b, picture.expires, 8)
+    a, b = case(picture, 1, "A dies")
+    leads(picture, a, BEGIN, FAILED, 7, ends_badly=True)
+    picture.text((FAILED + 20, a + 5), "its key expires: ttl", ink="soft",
+                 about=(FAILED + 95, a))  # fmt: skip
+    candidate(picture, b, EXPIRES, 8)
+    a, b = case(picture, 2, "A is cut off from a majority of the masters")
+    leads(picture, a, BEGIN, FAILED, 7)
+    in_vain(picture, a)
+    picture.text((DEADLINE + 34, a + 5), "cancelled before its key expires", ink="bad",
+                 about=(DEADLINE + 95, a))  # fmt: skip
+    candidate(picture, b, EXPIRES, 8)
+    a, b = case(picture, 3, "A stands still: its process, or its machine")
+    leads(picture, a, BEGIN, FAILED, 7)
+    picture.bar(a, FAILED, BACK, "stands still, with its timers", ink="wait", dashed=True)
+    picture.mark(BACK, a, good=False)
+    picture.text((BACK + 14, a - 5), "cancelled; a late\nwrite: 7 < 8, refused",
+                 ink="bad", about=(BACK + 95, a))  # fmt: skip
+    candidate(picture, b, EXPIRES, 8)
 
 
-def masters_fail(picture: Election) -> None:
+def masters_fail(picture: Picture) -> None:
     """Draw a minority of the masters that fails, and a majority."""
-    a, b = picture.case(4, "Masters fail, a minority of them")
-    picture.leader(a, picture.begin, RIGHT, 7)
-    picture.bar(b, picture.begin, RIGHT, "waits", ink="wait")
-    a, b = picture.case(5, "Masters fail, a majority of them, and answer again later")
-    picture.leader(a, picture.begin, picture.failed, 7)
-    picture.in_vain(a)
-    picture.bar(a, picture.expires, RIGHT, "waits", ink="wait")
-    picture.candidate(b, picture.back, 8)
+    a, b = case(picture, 4, "Masters fail, a minority of them")
+    leads(picture, a, BEGIN, RIGHT, 7)
+    picture.bar(b, BEGIN, RIGHT, "waits", ink="wait")
+    a, b = case(picture, 5, "Masters fail, a majority of them, and answer again later")
+    leads(picture, a, BEGIN, FAILED, 7)
+    in_vain(picture, a)
+    picture.bar(a, EXPIRES, RIGHT, "waits", ink="wait")
+    candidate(picture, b, BACK, 8)
 
 
 def pictures() -> list[Picture]:
-    """Return all pictures."""
+    """Return all pictures, each in both layouts."""
     return [
-        *(acquisition(), lost(), quarantine(), fenced(), fair(), readers(), permits(), leader()),
+        draw(layout)
+        for draw in (acquisition, lost, quarantine, fenced, fair, readers, permits, leader)
+        for layout in (Picture, Narrow)
     ]
 
 

@@ -9,11 +9,16 @@ How docstrings and signatures appear in the API pages: an extension of griffe.
 import importlib
 import inspect
 import re
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 from griffe import Attribute, Docstring, Extension, Function, Object, Parameter
 from markdown.extensions.toc import slugify
+
+sys.path.insert(0, str(Path(__file__).parent))  # griffe loads this file by its path
+from fill import effective
 
 MODULES = (
     "",
@@ -107,6 +112,9 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
                 del func.parameters[parameter.name]
                 continue
             self.spell_out(func, parameter)
+            if str(parameter.default) == "None":
+                parameter.default = self.effective(func).get(parameter.name, "None")
+                continue
             default = str(parameter.default)
             if parameter.default is None or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", default):
                 continue
@@ -114,6 +122,13 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
                 value = repr(value_of(func, default))
                 if not value.startswith("<"):  # such a repr names an address in memory
                     parameter.default = value
+
+    def effective(self, func: Function) -> dict[str, str]:
+        """Return the defaults that are named in the docstring of *func*, or of its class."""
+        described = func.parent if func.name == "__init__" else func
+        if described is None or described.docstring is None:
+            return {}
+        return effective(inspect.cleandoc(described.docstring.value).replace("``", "`"))
 
     def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
         """Remove values that are private."""
@@ -133,7 +148,8 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
 def first_heading(page: str) -> str:
     """Return the anchor of the first heading of a page."""
     with open(page, encoding="utf-8") as text:  # noqa: PTH123 - relative to mkdocs.yml
-        return str(slugify(text.readline().lstrip("# ").strip(), "-"))
+        title = re.sub(r'<a id="[^"]*"></a>', "", text.readline())
+        return str(slugify(title.lstrip("# ").strip(), "-"))
 
 
 def value_of(func: Function, expression: str) -> object:

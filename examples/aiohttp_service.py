@@ -3,6 +3,8 @@ One lock manager for a web service with aiohttp: python -m aiohttp.web aiohttp_s
 
 `Redlock` is opened when the app starts, and closed when it ends. Nothing catches
 `LockLostError`: the work may be half done, so the answer is a 500.
+
+docs/how-to/aiohttp.md explains it.
 """
 
 import asyncio

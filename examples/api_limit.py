@@ -1,4 +1,8 @@
-"""Limits on the calls of an API that hold for all hosts: how many at once, how many a second."""
+"""
+Limits on the calls of an API that hold for all hosts: how many at once, how many a second.
+
+docs/how-to/limit-calls.md explains it.
+"""
 
 import asyncio
 import os
@@ -10,9 +14,9 @@ MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 redlock = Redlock(MASTERS, key_prefix="lock:")  # at module level: it connects on first use
 
 
-@redlock.locked("weather:{city}", permits=3, ttl=5_000, wait=10_000)
+@redlock.locked("weather:{city}", permits=5, ttl=5_000, wait=10_000)
 async def forecast(city: str) -> str:
-    """Ask the API; of all hosts, three ask about one city at the same time."""
+    """Ask the API; of all hosts, five ask about one city at the same time."""
     await asyncio.sleep(0.1)  # the call
     return f"sunny in {city}"
 

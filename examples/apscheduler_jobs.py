@@ -3,6 +3,8 @@ A job of APScheduler on one of many hosts: start this on all of them.
 
 The schedulers of all hosts start the job at the same moment. One host gets the lock, and the
 others skip it. `hold_at_least` keeps the lock for hosts whose clocks are late.
+
+docs/how-to/recipes.md explains it.
 """
 
 import asyncio

@@ -3,6 +3,8 @@ Jobs of arq under a lock: arq arq_worker.WorkerSettings
 
 A worker that is stopped (SIGTERM) or a job that takes longer than `job_timeout` cancels the job,
 and that releases its lock.
+
+docs/how-to/recipes.md explains it.
 """
 
 import asyncio

@@ -3,6 +3,8 @@ Tasks of Celery under a lock: celery -A celery_tasks worker
 
 Celery may deliver a task twice, and starts a periodic one again while its last run goes on. The
 lock lets one of them work at a time, on whatever host.
+
+docs/how-to/recipes.md explains it.
 """
 
 import os

@@ -1,4 +1,8 @@
-"""Functions that run under a lock, whose name is filled from their arguments."""
+"""
+Functions that run under a lock, whose name is filled from their arguments.
+
+docs/how-to/one-of-many.md explains it.
+"""
 
 import asyncio
 import os

@@ -5,6 +5,8 @@ Try it: curl --request POST http://localhost:8000/accounts/42/count
 
 The lock is around the transaction. The other way round, as with ATOMIC_REQUESTS, the lock would
 be released before the transaction is committed, and the next request would not see its result.
+
+docs/how-to/recipes.md explains it.
 """
 
 import os

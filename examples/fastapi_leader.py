@@ -2,6 +2,8 @@
 A web service of several hosts, one of which leads: uvicorn fastapi_leader:app
 
 Each host serves requests. In the background it is a candidate, and watches who leads.
+
+docs/how-to/fastapi.md explains it.
 """
 
 import asyncio

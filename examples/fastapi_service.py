@@ -3,6 +3,8 @@ One lock manager for a web service: uvicorn fastapi_service:app
 
 `Redlock` is made with the module, and connected for as long as the app runs. Nothing catches
 `LockLostError`: the work may be half done, so the answer is a 500.
+
+docs/how-to/fastapi.md explains it.
 """
 
 import asyncio

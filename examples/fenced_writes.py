@@ -3,6 +3,8 @@ The storage refuses writes that come too late: in Redis, and in SQL.
 
 The fencing token of a lease is higher than those of all leases before it. Here a holder
 writes with the token of an earlier lease, after another lease has written.
+
+docs/explanation/fencing.md explains it.
 """
 
 import asyncio

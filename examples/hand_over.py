@@ -5,6 +5,8 @@ at once, and a worker that it starts does the work under the same lease.
 Nobody else gets the lock in between. The text that goes to the worker is a secret, because
 every process that has it can take the lock. Therefore it goes over the worker's standard
 input, and not in its arguments, which others can see.
+
+docs/how-to/hand-over.md explains it.
 """
 
 import asyncio

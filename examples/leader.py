@@ -3,6 +3,8 @@ Leader election: start this on several hosts, and one of them leads at a time.
 
 To lead is to hold a lease. A host that loses it leads no more, and becomes a candidate again. The
 number of the term rises from leader to leader: pass it to what the leader writes to.
+
+docs/how-to/leader.md explains it.
 """
 
 import asyncio

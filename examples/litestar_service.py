@@ -3,6 +3,8 @@ A lock in a service with Litestar: uvicorn litestar_service:app
 
 `Redlock` is made with the module, and connected for as long as the app runs. Nothing catches
 `LockLostError`: the work may be half done, so the answer is a 500.
+
+docs/how-to/recipes.md explains it.
 """
 
 import asyncio

@@ -3,6 +3,8 @@ What happens in a program that loses its lock, with on_lost="cancel" and with "f
 
 This example starts masters of its own, because it kills them. The extra ``demo`` brings a
 server for that.
+
+docs/tutorial/losing-it.md explains it.
 """
 
 import asyncio

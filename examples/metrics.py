@@ -3,6 +3,8 @@ Metrics of locks: a listener that counts events, and one that logs them.
 
 A listener is called in the event loop and must not block. So this one only counts. Send the
 numbers to your monitoring from a task or a thread.
+
+docs/how-to/observe.md explains it.
 """
 
 import asyncio

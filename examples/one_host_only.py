@@ -3,6 +3,8 @@ A periodic job that runs on one of many hosts: start this from cron on all of th
 
 The masters keep the lock for a while after the job has ended. Otherwise a host whose
 clock is a little late would find the lock free, and run the job a second time.
+
+docs/how-to/one-of-many.md explains it.
 """
 
 import asyncio

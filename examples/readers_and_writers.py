@@ -1,4 +1,8 @@
-"""Many tasks search an index at the same time; the task that rebuilds it works alone."""
+"""
+Many tasks search an index at the same time; the task that rebuilds it works alone.
+
+docs/how-to/readers-and-writers.md explains it.
+"""
 
 import asyncio
 import os

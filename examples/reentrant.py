@@ -3,6 +3,8 @@ Functions that lock what they work on, and call each other.
 
 A task that holds a lock acquires it again, and the masters are not asked. Tasks of one
 request share a lease if they give the same owner; all other tasks wait.
+
+docs/how-to/reentrant.md explains it.
 """
 
 import asyncio

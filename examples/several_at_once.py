@@ -1,4 +1,8 @@
-"""Lock two accounts together, named in any order."""
+"""
+Lock two accounts together, named in any order.
+
+docs/how-to/several.md explains it.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,8 @@
-"""Three ways to hold a resource: together with others, alone, and a few at a time."""
+"""
+Three ways to hold a resource: together with others, alone, and a few at a time.
+
+docs/tutorial/sharing.md explains it.
+"""
 
 import asyncio
 import os

@@ -3,6 +3,8 @@ A function that a service starts for each event, such as AWS Lambda, and may fre
 
 Each call has a `Redlock` of its own, so no connection is frozen. Nothing is extended: the ttl
 is longer than the service lets a call run.
+
+docs/how-to/managed-redis.md explains it.
 """
 
 import asyncio

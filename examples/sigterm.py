@@ -5,6 +5,8 @@ Python has no handler for SIGTERM: the process ends at once, no `finally` runs, 
 locked for the rest of its ttl. Here the signal cancels the program, and that releases the lock.
 
 Try it: WORK_SECONDS=60 python sigterm.py & sleep 2; kill %1; wait %1; echo $?
+
+docs/how-to/stop.md explains it.
 """
 
 import asyncio

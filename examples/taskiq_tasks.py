@@ -3,6 +3,8 @@ Tasks of taskiq under a lock: taskiq worker taskiq_tasks:broker, with your broke
 
 A task that gets no lock within a second gives its place in the worker to others, and is sent
 again. A timeout of taskiq cancels the task, and that releases its lock.
+
+docs/how-to/recipes.md explains it.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""How to test a program that uses locks, with the fixtures of the pytest plugin."""
+"""
+How to test a program that uses locks, with the fixtures of the pytest plugin.
+
+docs/tutorial/testing.md explains it.
+"""
 
 import asyncio
 
@@ -31,7 +35,7 @@ async def test_a_hung_master_is_no_obstacle(
     assert await send_invoice(redlock, lasts=0) == "sent"  # noqa: S101 - it is a test
 
 
-# --8<-- [start:fakes]
+# [start:fakes]
 @pytest.mark.asyncio
 async def test_an_invoice_that_takes_ten_minutes(
     redlock: Redlock, virtual_time: VirtualTime, fake_masters: list[FakeMaster]
@@ -54,4 +58,4 @@ async def test_another_program_holds_the_lock(
             await send_invoice(redlock, lasts=0)
 
 
-# --8<-- [end:fakes]
+# [end:fakes]

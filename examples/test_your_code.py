@@ -2,6 +2,8 @@
 How to test a program that uses locks, with pytest and pytest-asyncio.
 
 The extra ``testing`` brings a server to run, and Lua for the fake master.
+
+docs/tutorial/testing.md explains it.
 """
 
 import asyncio

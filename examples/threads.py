@@ -1,4 +1,8 @@
-"""The lock without asyncio, in a program with threads."""
+"""
+The lock without asyncio, in a program with threads.
+
+docs/how-to/without-asyncio.md explains it.
+"""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

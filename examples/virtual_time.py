@@ -1,4 +1,8 @@
-"""Locks in virtual time: the masters are in memory, and an hour passes at once."""
+"""
+Locks in virtual time: the masters are in memory, and an hour passes at once.
+
+docs/tutorial/testing.md explains it.
+"""
 
 import asyncio
 

@@ -1,4 +1,8 @@
-"""How to wait for a lock, and how not to wait."""
+"""
+How to wait for a lock, and how not to wait.
+
+docs/tutorial/waiting.md explains it.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,8 @@
-"""Find out who holds a lock that does not come free, and release it by force."""
+"""
+Find out who holds a lock that does not come free, and release it by force.
+
+docs/how-to/who-holds-it.md explains it.
+"""
 
 import asyncio
 import os

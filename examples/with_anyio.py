@@ -1,4 +1,8 @@
-"""The lock in a program that anyio runs: cancel scopes, task groups and threads."""
+"""
+The lock in a program that anyio runs: cancel scopes, task groups and threads.
+
+docs/how-to/recipes.md explains it.
+"""
 
 import os
 import time

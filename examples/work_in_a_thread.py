@@ -3,6 +3,8 @@ Work in a thread under a lock, and the pattern that stops it.
 
 A loss cancels the task, as a timeout does. Neither can stop a thread: it would go on while
 somebody else holds the lock. So the thread looks before each write, and the task waits for it.
+
+docs/how-to/work-in-threads.md explains it.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from redlock_aio import Lease, LockLostError, Redlock
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
 
-# --8<-- [start:pattern]
+# [start:pattern]
 async def run_in_thread(
     lease: Lease, work: Callable[[Callable[[], None], int], None], parts: int
 ) -> None:
@@ -45,7 +47,7 @@ async def run_in_thread(
         raise
 
 
-# --8<-- [end:pattern]
+# [end:pattern]
 def write_parts(check: Callable[[], None], parts: int) -> None:
     for part in range(1, parts + 1):
         time.sleep(0.05)  # your work

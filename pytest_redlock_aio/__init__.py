@@ -3,8 +3,8 @@ A pytest plugin: masters, managers and virtual time as fixtures, for tests of pr
 
 pytest loads this module in every run of an environment with redlock_aio, whether its tests use
 locks or not. So it imports nothing but pytest, which is loaded anyway: it is no part of the
-package `redlock_aio`, and each fixture imports what it needs. ``pip install
-'redlock-aio[testing]'`` installs what the fixtures need.
+package `redlock_aio`, and each fixture imports what it needs. ``pip install '.[testing]'`` in the
+clone installs what the fixtures need.
 
 Async fixtures are run by the plugin that runs the test: pytest-asyncio (in strict and in auto
 mode, with each `loop_scope`) or anyio's. `redlock` finds out which one it is.

@@ -53,11 +53,12 @@ SHARED = {
     "_transport.resolver": {"cli"},
 }
 """Private modules that parts of `ONLY_PUBLIC` import: what they share is no feature for users."""
-LEAVES = {
-    "cli": {"rich", "typer"},
+LEAVES: dict[str | tuple[str, ...], set[str]] = {
+    "cli": {"typer"},
+    ("cli", "demo"): {"rich"},
     "contrib": {"aiohttp", "fastapi", "opentelemetry", "prometheus_client", "starlette"},
 }
-"""The packages of an extra, and the part of this package that alone may import them."""
+"""The packages of an extra, and the parts of this package that alone may import them."""
 NOT_LOADED = (
     "aiohttp", "fastapi", "lupa", "prometheus_client", "pytest", "rich", "typer",
     "redlock_aio.cli", "redlock_aio.contrib", "redlock_aio.sync", "redlock_aio.testing",
@@ -67,6 +68,7 @@ IMPLEMENTED_BY = {
     "HasStatistics": ["Redlock", "Manager"],  # the second one is in the tests
     "Link": ["Master", "Link"],  # the second one is in the tests
     "Listener": [],  # users write them
+    "Screen": ["LiveScreen", "Lines"],
     "Party": ["HeldLease", "Watch", "FairWaiter", "Pause"],
     "ServiceDialler": ["SentinelAddress", "FakeService"],
     "Waiter": ["FairWaiter", "NotedWaiter"],  # the second one is in the tests

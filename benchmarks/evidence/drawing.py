@@ -4,9 +4,11 @@ The picture of the fault matrix: a tick or a cross, and a bar for the longest ga
 A dash is a run in which two held a lock, in a row for which that is not promised otherwise.
 
 It is one SVG without fonts, scripts or references, and follows the system's light or dark scheme.
+A second file, whose name ends with `-narrow`, has the same for phones, without the bars.
 """
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -24,30 +26,24 @@ DARK = {
     "good": "#5fd3bb", "good-soft": "#1d5a50", "bad": "#ff8f85", "bad-soft": "#6a3033",
 }  # fmt: skip
 LEFT, COLUMN, TOP, LINE, BAR = 250, 128, 92, 27, 62
+NARROW, NARROW_COLUMN, NARROW_TOP, NARROW_LINE = 360, 68, 118, 46
 MOST = 8.0
 """The seconds of the longest bar; longer gaps are drawn as long, and say their length."""
 
 
 def draw(entries: Sequence[Entry], path: Path) -> None:
-    """Write the picture of the matrix to *path*."""
+    """Write the picture of the matrix to *path*, and the narrow one beside it."""
     columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
     rows = in_order({each.row for each in entries}, [row.name for row in ROWS])
     cells = {(each.row, each.column): each for each in entries}
-    width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
     good = sum(each.holds and not each.skipped for each in entries)
     tried = sum(not each.skipped for each in entries)
     title = f"{good} of {tried} runs under faults broke no promise of safety"
     if unpromised := sum(each.is_not_promised for each in entries):
         title += f"; in {unpromised} two held a lock where no promise is made"
-    head = (
-        f'<svg class="matrix" xmlns="http://www.w3.org/2000/svg" role="img"'
-        f' viewBox="0 0 {width} {height}" aria-labelledby="matrix-title">'
-    )
+    width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
     parts = [
-        head,
-        f'<title id="matrix-title">{title}</title>',
-        f"<style>{_style()}</style>",
-        f'<rect width="{width}" height="{height}" rx="10" style="fill:var(--paper)"/>',
+        *_begin("matrix", width, height, title),
         _text(20, 32, title, "title"),
         _text(
             20, 53, "Bars: the longest time in which a lock that was wanted had no holder", "soft"
@@ -65,20 +61,72 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
             if entry is not None and not entry.skipped:
                 parts += _cell(LEFT + COLUMN * place, y + LINE / 2, entry)
     path.write_text("\n".join([*parts, "</svg>\n"]))
+    narrow = _narrow(title, columns, rows, cells)
+    path.with_name(f"{path.stem}-narrow.svg").write_text("\n".join([*narrow, "</svg>\n"]))
+
+
+def _narrow(
+    title: str, columns: Sequence[str], rows: Sequence[str], cells: Mapping[tuple[str, str], Entry]
+) -> list[str]:
+    """Return the parts of the narrow picture: each row has its name above its marks."""
+    lines = textwrap.wrap(title, 40)
+    more = 19 * max(0, len(lines) - 2)  # what a longer title moves down
+    top = NARROW_TOP + more
+    parts = _begin("matrix-narrow", NARROW, top + NARROW_LINE * len(rows) + 12, title)
+    about = "Beside each: the longest time in which a lock that was wanted had no holder"
+    for number, line in enumerate(lines):
+        parts.append(_text(14, 28 + 19 * number, line, "title"))
+    for number, line in enumerate(textwrap.wrap(about, 52)):
+        parts.append(_text(14, 68 + more + 16 * number, line, "soft"))
+    for place, column in enumerate(columns):
+        for number, line in enumerate(reversed(textwrap.wrap(column, 9))):
+            x, y = 14 + NARROW_COLUMN * place, top - 6 - 14 * number
+            parts.append(_text(x, y, line, "name narrow"))
+    for number, row in enumerate(rows):
+        y = top + NARROW_LINE * number
+        parts.append(f'<path d="M14 {y}H{NARROW - 14}" style="stroke:var(--line)"/>')
+        parts.append(_text(14, y + 17, row, ""))
+        for place, column in enumerate(columns):
+            entry = cells.get((row, column))
+            if entry is not None and not entry.skipped:
+                x = 14 + NARROW_COLUMN * place
+                parts += [
+                    _mark(x + 8, y + 31, entry),
+                    _text(x + 20, y + 35.5, f"{entry.gap:.1f} s", "small narrow"),
+                ]
+    return parts
+
+
+def _begin(name: str, width: int, height: int, title: str) -> list[str]:
+    head = (
+        f'<svg class="matrix" xmlns="http://www.w3.org/2000/svg" role="img"'
+        f' viewBox="0 0 {width} {height}" aria-labelledby="{name}-title">'
+    )
+    return [
+        head,
+        f'<title id="{name}-title">{title}</title>',
+        f"<style>{_style()}</style>",
+        f'<rect width="{width}" height="{height}" rx="10" style="fill:var(--paper)"/>',
+    ]
+
+
+def _mark(x: float, y: float, entry: Entry) -> str:
+    ink, mark = "bad", "m-3-3 6 6m0-6-6 6"
+    if entry.holds:
+        ink, mark = "good", "m-3.5 .5 2.5 2.5 4.5-5.5"
+    elif entry.is_not_promised:
+        ink, mark = "soft", "m-3.5 0h7"
+    disc = f'<circle r="7" style="fill:var(--{ink})"/>'
+    sign = f'<path d="{mark}" fill="none" stroke-width="1.8" style="stroke:var(--paper)"/>'
+    return f'<g transform="translate({x:g} {y:g})">{disc}{sign}</g>'
 
 
 def _cell(x: float, y: float, entry: Entry) -> list[str]:
-    ink, fill, mark = "bad", "bad-soft", "m-3-3 6 6m0-6-6 6"
-    if entry.holds:
-        ink, fill, mark = "good", "good-soft", "m-3.5 .5 2.5 2.5 4.5-5.5"
-    elif entry.is_not_promised:
-        ink, fill, mark = "soft", "line", "m-3.5 0h7"
+    fill = "good-soft" if entry.holds else "line" if entry.is_not_promised else "bad-soft"
     length = max(2.0, BAR * min(entry.gap, MOST) / MOST)
-    disc = f'<circle r="7" style="fill:var(--{ink})"/>'
-    sign = f'<path d="{mark}" fill="none" stroke-width="1.8" style="stroke:var(--paper)"/>'
     place = f'x="{x + 20:g}" y="{y - 5:g}" width="{length:.1f}" height="10" rx="2"'
     return [
-        f'<g transform="translate({x + 8:g} {y:g})">{disc}{sign}</g>',
+        _mark(x + 8, y, entry),
         f'<rect {place} style="fill:var(--{fill})"/>',
         _text(x + 24 + length, y + 4.5, f"{entry.gap:.1f} s", "small"),
     ]
@@ -97,5 +145,5 @@ def _style() -> str:
         ".matrix text{font:13px system-ui,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;"
         "fill:var(--ink)}.matrix .title{font-size:16px;font-weight:600}"
         ".matrix .name{font-weight:600}.matrix .small{font-size:11.5px;fill:var(--soft)}"
-        ".matrix .soft{fill:var(--soft)}"
+        ".matrix .soft{fill:var(--soft)}.matrix .narrow{font-size:12px}"
     )

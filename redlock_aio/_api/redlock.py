@@ -71,9 +71,9 @@ class Redlock(OnlyForAsyncio):
             get fewer votes, or none, see `docs/how-to/replace-a-master.md`.
 
         master_timeout: How long to wait for the reply of one master, in
-            milliseconds or as a `timedelta`. A slower master does not vote.
-            ``None`` (the default) learns it from round trips: twice the round
-            trip, from 50 ms to 1 s, see `Redlock.master_timeout`.
+            milliseconds or as a `timedelta` (default: learned). A slower master does
+            not vote. It is learned from round trips: twice the round trip, from 50 ms
+            to 1 s, see `Redlock.master_timeout`.
 
         drift_factor: The share of a ttl by which the clocks of two machines may
             drift apart during it. It is subtracted from the ttl, as are 2 ms more,
@@ -89,7 +89,7 @@ class Redlock(OnlyForAsyncio):
             or ``shared=True``. One more gets a `LockNotAcquiredError` at once. All programs
             share the queue. Holders do not count.
 
-        max_ttl: The longest ttl of a lock, in milliseconds (default 60 000). All
+        max_ttl: The longest ttl of a lock, in milliseconds (default ``60_000``). All
             programs that use the masters should have the same *max_ttl*. Otherwise all
             use the longest quarantine, and those with a shorter one log it.
 
@@ -206,10 +206,10 @@ class Redlock(OnlyForAsyncio):
 
             ttl: After how many milliseconds without an extension the key of the
                 lock expires on the masters, 50 to the manager's *max_ttl*
-                (default: 10 000, or *max_ttl* if that is shorter).
+                (default: ``10_000``, or *max_ttl* if that is shorter).
 
             wait: For how many milliseconds to wait, whether others hold the lock
-                or masters are away. ``None`` (the default) waits for ever, 0
+                or masters are away (default: for ever). ``None`` waits for ever, 0
                 makes one attempt. Even if *wait* is shorter, masters get a learned
                 master timeout to answer, or at most 50 ms of a fixed one. If too
                 many masters refuse permanently, the wait ends at once, see
@@ -236,7 +236,7 @@ class Redlock(OnlyForAsyncio):
                 even by another library. It takes one resource, and none of *fencing*,
                 *hold_at_least*, *retry* and ``fair=False``.
 
-            permits: How many may hold the resource at the same time, 1 to 1 000, see
+            permits: How many may hold the resource at the same time, 1 to ``1_000``, see
                 `semaphore` (default: it is no semaphore). A semaphore and a lock of the same
                 name are independent. It takes one resource, and none of *shared*,
                 *reentrant*, *owner*, *retry* and ``fair=False``.
@@ -260,7 +260,7 @@ class Redlock(OnlyForAsyncio):
                 does.
 
             metadata: Data about the holder for others to see, besides the manager's
-                *name*: a mapping of at most 1 KiB as JSON.
+                *name*: a mapping of at most 1 KiB as JSON (default: none).
 
             retry: How to wait between attempts (default: as the manager has it).
                 A fair wait is woken and needs none; only *wait* limits it, not the
@@ -351,8 +351,8 @@ class Redlock(OnlyForAsyncio):
         Args:
             resource: The name, as for `lock`. A lock of the same name is independent.
 
-            permits: How many may hold it, 1 to 1 000. Programs that use different numbers hold at
-                most the largest of them together.
+            permits: How many may hold it, 1 to ``1_000``. Programs that use different numbers hold
+                at most the largest of them together.
 
             ttl: As for `lock`.
 
@@ -758,7 +758,7 @@ class Redlock(OnlyForAsyncio):
 
         Args:
             wait: How long to wait for connections and answers together, in milliseconds or
-                as a `timedelta` (default 1 000).
+                as a `timedelta` (default ``1_000``).
 
             timeout: Another name of *wait*.
 

@@ -23,8 +23,8 @@ class Retry:
         max_delay: The longest delay; if it equals *min_delay*, every delay is
             the same.
 
-        attempts: After how many attempts to give up, ``None`` for no limit but
-            the lock's *wait*. An acquisition with a limit does not wait in the
+        attempts: After how many attempts to give up (default: no limit but the
+            lock's *wait*). An acquisition with a limit does not wait in the
             local queue with the other tasks of its process. A lock with *fair*
             ignores it, as it ignores the delays: its place in the queues is one
             attempt, which only *wait* limits.

@@ -12,6 +12,7 @@ no credential.
 
 import asyncio
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +39,14 @@ from redlock_aio._transport.connection import MasterError
 from redlock_aio._transport.resolver import is_numeric, look_up
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
+
+_CALL_FAILED = re.compile(
+    r"(?:Error |\[Errno )(\d+)(?:\]| connecting to \S+\.) Connect call failed \('([^']+)', (\d+)"
+)
+"""What asyncio says of an address that can't be connected, one by one or all together."""
+
+_CONNECTING = re.compile(r"Error -?\d+ connecting to \S+\. (.+?)\.?", re.DOTALL)
+"""What redis-py writes around a message of the system."""
 
 # Settings of a client that are not taken over: those for its parser, retries, timeouts
 # and reports, with the ones that newer versions of redis-py have added.
@@ -383,7 +392,7 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
     Args:
         patience: The timeout of the connection attempt in seconds.
     """
-    text = replies.harmless(str(error), secrets)
+    text = replies.harmless(_without_address(str(error)), secrets)
     cause = _cause_of(error, text)
     late = isinstance(error, TimeoutError) and not text
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
@@ -403,6 +412,23 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
         known = isinstance(error, MasterError) and error.permanent
         permanent = known or cause is NoVoteCause.FORBIDDEN
     return Bar(cause, text + hint, answer=Answer.ERROR, permanent=permanent)
+
+
+def _without_address(text: str) -> str:
+    """
+    Return what the system says, without the address that redis-py and asyncio repeat.
+
+    The vote begins with the name of the master. Each IP address stays once: a host name, or
+    Sentinels, may have led to another one than somebody thinks.
+    """
+    if calls := _CALL_FAILED.findall(text):
+        reasons: dict[str, list[str]] = {}
+        for number, host, port in calls:
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            reasons.setdefault(os.strerror(int(number)), []).append(place)
+        return "; ".join(f"{why} at {', '.join(where)}" for why, where in reasons.items())
+    found = _CONNECTING.fullmatch(text)
+    return found[1] if found else text
 
 
 def _cause_of(error: Exception, text: str) -> NoVoteCause:

@@ -19,7 +19,8 @@ def main() -> int:
         if package not in NEEDED:
             raise
         sys.stderr.write(
-            f"redlock: the package {package!r} is missing: pip install 'redlock-aio[cli]'\n"
+            f"redlock: the package {package!r} is missing:"
+            " pip install '.[cli]' in the clone of redlock_aio\n"
         )
         return 70  # as `exits.Exit.FAILED`
     return app.main(sys.argv[1:])

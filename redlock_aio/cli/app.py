@@ -9,10 +9,11 @@ import typer
 from typer.main import get_command
 
 import redlock_aio
-from redlock_aio.cli import bench, look, release, run, show
+from redlock_aio.cli import bench, look, masters, release, run, show
 from redlock_aio.cli.doctor import command as doctor
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
 from redlock_aio.cli.frame import MASTERS
+from redlock_aio.cli.helping import HelpfulGroup
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
 from redlock_aio.cli.words import CommandBefore
@@ -20,7 +21,9 @@ from redlock_aio.cli.words import CommandBefore
 app: typer.Typer = typer.Typer(
     name="redlock",
     add_completion=True,
-    rich_markup_mode=None,  # plain help, which reads the same in a pipe
+    cls=HelpfulGroup,
+    rich_markup_mode=None,  # the help is made in `helping`
+    epilog="redlock run backup -- pg_dump --file=/backup/db.sql shop",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -48,6 +51,7 @@ run.add_to(app)
 doctor.add_to(app)
 show.add_to(app)
 bench.add_to(app)
+masters.add_to(app)
 
 
 def _own(program: Any, arguments: Sequence[str]) -> Sequence[str]:

@@ -80,7 +80,7 @@ def shortest_ttl(timeout: float, pair: float) -> int:
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="bench", guard="off")(bench)
+    command(app, name="bench", guard="off", example="redlock bench --for 10s")(bench)
 
 
 async def bench(frame: Frame, for_: For = SECONDS) -> int:
@@ -173,7 +173,7 @@ def _show(frame: Frame, rows: Sequence[tuple[str, Sample]], timeout: int, pairs:
         figures = [f"{sample.quantile(share):.1f} ms" for share in (0.5, 0.99, 1.0)]
         figures = figures if sample.ms else ["-"] * 3
         answers = [str(len(sample.ms)), str(sample.missing)]
-        table.append([name, *answers, *figures, sample.picture(timeout)])
+        table.append([name, *answers, *figures, sample.picture(timeout).rstrip()])
     scale = "0.1 ms ... 1 s"
     frame.out.table(["MASTER", "ANSWERS", "NONE", "P50", "P99", "MAX", scale], table)
     text = f"master_timeout is {timeout} ms, the line in the pictures"

@@ -6,6 +6,9 @@ from decimal import Decimal
 UNITS: dict[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The milliseconds of each unit."""
 
+EXPLAINED = "a number and a unit, such as 500ms, 30s, 1m, 2h or 1d; only 0 needs none"
+"""What a duration is, for people."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 
 
@@ -36,4 +39,5 @@ def shown(ms: int) -> str:
     minutes, seconds = divmod(ms // 1_000, 60)
     if minutes < 60:
         return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from redlock_aio import (
     LockLostError,
@@ -31,6 +30,7 @@ from redlock_aio import (
 )
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
+from redlock_aio.cli.helping import MASTERS_PANEL, HelpfulCommand
 from redlock_aio.cli.output import NotesHandler, Output
 
 MASTERS = "REDLOCK_MASTERS"
@@ -50,9 +50,15 @@ def duration(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def Duration(*names: str, help: str) -> Any:  # noqa: N802, A002 - as `typer.Option`
+def Duration(  # noqa: N802 - as `typer.Option`
+    *names: str,
+    help: str,  # noqa: A002
+    panel: str | None = None,
+) -> Any:
     """Return the declaration of an option that is a duration."""
-    return typer.Option(*names, parser=duration, metavar="DURATION", help=help, show_default=False)
+    return typer.Option(
+        *names, parser=duration, metavar="DURATION", help=help, rich_help_panel=panel
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,7 @@ class Common:
             "-m",
             envvar=MASTERS,
             metavar="URLS",
+            rich_help_panel=MASTERS_PANEL,
             help="The masters, as URLs with commas between them. All programs with these locks"
             " name the same masters.",
         ),
@@ -76,24 +83,34 @@ class Common:
             "--key-prefix",
             envvar="REDLOCK_KEY_PREFIX",
             metavar="TEXT",
+            rich_help_panel=MASTERS_PANEL,
             help="What to put before each name, the same as in the other programs.",
         ),
     ] = ""
     master_timeout: Annotated[
         int | None,
-        Duration("--master-timeout", help="How long to wait for a master (default: learned)."),
+        Duration(
+            "--master-timeout",
+            help="How long to wait for a master (default: learned).",
+            panel=MASTERS_PANEL,
+        ),
     ] = None
     max_ttl: Annotated[
         int | None,
         Duration(
-            "--max-ttl", help="The longest ttl that a lock of any program may have (default 60s)."
+            "--max-ttl",
+            help="The longest ttl that a lock of any program may have (default 60s).",
+            panel=MASTERS_PANEL,
         ),
     ] = None
     restart_guard: Annotated[
         GuardMode | None,
         typer.Option(
             "--restart-guard",
-            help="How masters that may have forgotten locks are kept out of votes.",
+            metavar="GUARD",
+            rich_help_panel=MASTERS_PANEL,
+            help="How masters that may have forgotten locks are kept out of votes: auto, strict,"
+            " fsync-always or off (default: auto; off for inspect, list, watch and bench).",
         ),
     ] = None
     name: Annotated[
@@ -101,12 +118,17 @@ class Common:
         typer.Option(
             "--name",
             metavar="TEXT",
+            rich_help_panel=MASTERS_PANEL,
             help="The name of the holder that others see (default: host and pid).",
         ),
     ] = None
     json: Annotated[
         bool,
-        typer.Option("--json", help="Write results and messages as JSON, one object on each line."),
+        typer.Option(
+            "--json",
+            rich_help_panel=MASTERS_PANEL,
+            help="Write results and messages as JSON, one object on each line.",
+        ),
     ] = False
 
 
@@ -223,7 +245,12 @@ Body = Callable[..., Coroutine[Any, Any, int]]
 
 
 def command(
-    app: typer.Typer, *, name: str, guard: GuardMode, kind: type[TyperCommand] = TyperCommand
+    app: typer.Typer,
+    *,
+    name: str,
+    guard: GuardMode,
+    example: str,
+    kind: type[HelpfulCommand] = HelpfulCommand,
 ) -> Callable[[Body], Body]:
     """
     Return a decorator that makes a coroutine function a command of *app*.
@@ -233,6 +260,8 @@ def command(
 
         guard: The restart guard if the user names none. Commands that only look have
             ``"off"``, because the others write on the masters.
+
+        example: A command line for its help.
 
         kind: How its arguments are parsed.
     """
@@ -253,7 +282,7 @@ def command(
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (first, *own, *shared.values())]
         vars(run)["__signature__"] = inspect.Signature(parameters)
         run.__doc__ = inspect.getdoc(body)
-        app.command(name, cls=kind)(run)
+        app.command(name, cls=kind, epilog=example)(run)
         return body
 
     return register

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ OfPermits = Annotated[
     ),
 ]
 Prefix = Annotated[
-    str, typer.Argument(metavar="[PREFIX]", help="How the names begin (default: all names).")
+    str, typer.Argument(metavar="PREFIX", help="How the names begin (default: all names).")
 ]
 Limit = Annotated[
     int,
@@ -58,9 +59,11 @@ For = Annotated[int | None, Duration("--for", help="End after this time (default
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to *app*."""
-    command(app, name="inspect", guard="off")(inspect)
-    command(app, name="list", guard="off")(list_locks)
-    command(app, name="watch", guard="off")(watch)
+    command(app, name="inspect", guard="off", example="redlock inspect invoice:42")(inspect)
+    command(app, name="list", guard="off", example="redlock list invoice:")(list_locks)
+    command(app, name="watch", guard="off", example="redlock watch invoice:42 --interval 500ms")(
+        watch
+    )
 
 
 async def inspect(frame: Frame, key: Key, permits: OfPermits = None) -> int:
@@ -193,9 +196,29 @@ class Picture:
         self._live.stop()
 
     def show(self, state: LockState | SemaphoreState) -> None:
-        """Replace what is shown."""
-        text = f"{time.strftime('%H:%M:%S')} {text_of(self._frame, state)}"
+        """Replace what is shown: the state, and the masters that differ from it."""
+        lines = text_of(self._frame, state).splitlines()
+        own = lines[: len(lines) - len(state.views)]
+        others = [f"  {self._frame.out.printable(str(view))}" for view in differing(state)]
+        text = "\n".join([f"{time.strftime('%H:%M:%S')} {own[0]}", *own[1:], *others])
         self._live.update(Text(text), refresh=True)
+
+
+def differing(state: LockState | SemaphoreState) -> Sequence[MasterView | SemaphoreView]:
+    """Return the masters that have not answered, or have other holders than the majority."""
+    if isinstance(state, SemaphoreState):
+        return [view for view in state.views if not view.counts or differs(view, state)]
+    whose = "readers" if state.shared else state.holder.fingerprint if state.holder else ""
+    return [view for view in state.views if not view.counts or view.kept_by != whose]
+
+
+def differs(view: SemaphoreView, state: SemaphoreState) -> bool:
+    """Return whether a master has other holders of permits than the majority."""
+    theirs, ours = (
+        {number: holder.fingerprint for number, holder in permits.items()}
+        for permits in (view.holders, state.holders)
+    )
+    return theirs != ours
 
 
 def text_of(frame: Frame, state: LockState | SemaphoreState) -> str:

@@ -10,10 +10,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -21,6 +23,9 @@ from redlock_aio.cli.exits import Failure
 from redlock_aio.cli.redaction import Redaction
 
 Row = Sequence[str]
+
+MOST_TOLD = 100
+"""So many messages are remembered, so that others need not repeat them."""
 
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 """A string in JSON, or what Python writes for a number that JSON does not have."""
@@ -50,25 +55,59 @@ class Output:
         """Whether stdout is a terminal; `rich` also takes a pipe for one, if FORCE_COLOR is set."""
         return sys.stdout is not None and sys.stdout.isatty()
 
-    def result(self, facts: Mapping[str, object], text: str) -> None:
-        """Write a result to stdout: *facts* as one line of JSON, or *text*."""
-        _write(sys.stdout, self._line(facts) if self.as_json else self.hide(text))
+    def result(self, facts: Mapping[str, object], text: str | Text) -> None:
+        """
+        Write a result to stdout: *facts* as one line of JSON, or *text*.
 
-    def table(self, columns: Row, rows: Sequence[Row]) -> None:
-        """Write a table to stdout: for a terminal with borders, else with tabs between columns."""
+        In a terminal *text* is wrapped between words, so that no address is broken in two.
+
+        Args:
+            facts: The result for programs.
+
+            text: The result for people. A `Text` has colours, and may have no passwords.
+        """
+        if self.as_json:
+            _write(sys.stdout, self._line(facts))
+            return
+        shown = Text(self.hide(text)) if isinstance(text, str) else text
+        if self.in_terminal:
+            _print(map(_indented, shown.split("\n", allow_blank=True)))
+        else:
+            _write(sys.stdout, shown.plain)
+
+    def table(
+        self, columns: Row, rows: Sequence[Row], styles: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Write a table to stdout: for a terminal in columns, else with tabs between them.
+
+        A terminal that is too narrow gets the first cell of a row, which is a name, on a line of
+        its own, and the others below it.
+
+        Args:
+            columns: The titles.
+
+            rows: The cells.
+
+            styles: The style of each text in a cell that has one.
+        """
         clean = [[self.printable(cell) for cell in row] for row in rows]
         if not self.in_terminal:
             _write(sys.stdout, "\n".join("\t".join(row) for row in (columns, *clean)))
             return
         table = Table(
-            *(Column(name, overflow="fold") for name in columns),
+            *(Column(name, no_wrap=True) for name in columns),
             box=None,
             pad_edge=False,
             header_style="bold",
         )
-        for row in clean:
-            table.add_row(*map(Text, row))  # a `Text`, because a name may look like markup
-        Console().print(table)
+        cells = [[Text(cell, (styles or {}).get(cell, "")) for cell in row] for row in clean]
+        for row in cells:
+            table.add_row(*row)  # a `Text`, because a name may look like markup
+        console = Console()
+        endless = console.options.update(max_width=100_000)
+        fits = Measurement.get(console, endless, table).maximum <= console.width
+        _print([table] if fits else _stacked(columns, cells, console.width))
 
     def note(self, text: str, **facts: object) -> None:
         """Write a message to stderr; *facts* are added with ``--json``."""
@@ -103,10 +142,29 @@ class NotesHandler(logging.Handler):
     def __init__(self, out: Output) -> None:
         super().__init__(logging.WARNING)
         self._out = out
+        self._told: dict[str, None] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; a traceback goes with it."""
-        self._out.note(self.format(record), level=record.levelname.lower())
+        text = self.format(record)
+        shown = text if self._out.as_json else self._without_told(text)
+        self._out.note(shown, level=record.levelname.lower())
+
+    def _without_told(self, text: str) -> str:
+        """
+        Return *text* without what was told about single masters, but with their names.
+
+        While ``redlock run`` waits, first each master that is away has a message, and then the
+        one about the wait would repeat all of them.
+        """
+        shown = text
+        for told in self._told:
+            if told != text:
+                shown = shown.replace(told, told.partition(": ")[0])
+        self._told[text] = None
+        while len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        return shown
 
 
 def complain(line: str) -> None:
@@ -128,6 +186,38 @@ def complain(line: str) -> None:
 
 def _encoded(stream: TextIO, line: str) -> bytes:
     return f"{line}\n".encode(stream.encoding or "utf-8", "backslashreplace")
+
+
+def _indented(line: Text) -> RenderableType:
+    """Return *line* so that it stays behind its indent when it is wrapped."""
+    indent = len(line.plain) - len(line.plain.lstrip())
+    return Padding(line[indent:], (0, 0, 0, indent)) if indent else line
+
+
+def _stacked(columns: Row, rows: Sequence[Sequence[Text]], width: int) -> Iterator[RenderableType]:
+    """Yield the lines of a table that is too wide: a name, and below it its cells with titles."""
+    for name, *cells in rows:
+        name.stylize("bold")
+        yield name
+        line = Text()
+        for title, cell in zip(columns[1:], cells, strict=True):
+            if not cell:
+                continue
+            piece = Text.assemble((title.lower(), "dim"), " ", cell)
+            if line and 4 + len(line) + 3 + len(piece) > width:
+                yield _indented(Text(" " * 4) + line)
+                line = Text()
+            line += Text.assemble("   " if line else "", piece)
+        yield _indented(Text(" " * 4) + line)
+
+
+def _print(parts: Iterable[RenderableType]) -> None:
+    """Write *parts* to a terminal."""
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    _write(sys.stdout, captured.get().removesuffix("\n"))
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -25,7 +25,9 @@ Number = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="release", guard="auto")(release)
+    command(app, name="release", guard="auto", example="redlock release invoice:42 --force")(
+        release
+    )
 
 
 async def release(frame: Frame, key: look.Key, force: Force = False, permit: Number = None) -> int:

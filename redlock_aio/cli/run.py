@@ -133,7 +133,8 @@ LeaderOnly = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="run", guard="auto", kind=CommandBefore)(run)
+    example = "redlock run backup --wait 1m -- pg_dump --file=/backup/db.sql shop"
+    command(app, name="run", guard="auto", example=example, kind=CommandBefore)(run)
 
 
 async def run(  # noqa: PLR0913, PLR0917 - its options

@@ -8,6 +8,7 @@ import typer
 
 from redlock_aio import demo
 from redlock_aio.cli.exits import Exit
+from redlock_aio.cli.helping import HelpfulCommand
 from redlock_aio.cli.output import Output
 
 Seconds = Annotated[
@@ -17,12 +18,10 @@ Seconds = Annotated[
         min=demo.FEWEST_SECONDS,
         max=3600,
         metavar="NUMBER",
-        help="How long it takes, in seconds (default 10).",
+        help="About how long it takes, in seconds, from 3 to 3600 (default 10).",
     ),
 ]
-NoLock = Annotated[
-    bool, typer.Option("--no-lock", help="Do the same without the lock, to see updates lost.")
-]
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines of text also in a terminal.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Write the result as JSON, and all else to stderr.")
 ]
@@ -30,21 +29,23 @@ AsJson = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    app.command("demo")(play)
+    app.command("demo", cls=HelpfulCommand, epilog="redlock demo --seconds 30")(play)
 
 
 def play(
     context: typer.Context,
     seconds: Seconds = 10.0,
-    no_lock: NoLock = False,
+    plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
     """
     Start five masters here, kill and pause some, and count lost updates.
 
-    Several processes increment a counter that only the lock protects.
+    The tasks of several processes increment one counter under the lock, and another one without
+    it.
     """
-    arguments = ["--seconds", str(seconds), *(["--no-lock"] if no_lock else [])]
+    # With --json the text on stderr is for a log.
+    arguments = ["--seconds", str(seconds), *(["--plain"] if plain or as_json else [])]
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         status = demo.main(arguments)
     if as_json and status in {0, 1}:

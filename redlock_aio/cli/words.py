@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from redlock_aio.cli.helping import HelpfulCommand
 
 
-class CommandBefore(TyperCommand):
+class CommandBefore(HelpfulCommand):
     """
     A command that runs another one: ``redlock run KEY COMMAND...``.
 

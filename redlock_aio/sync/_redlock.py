@@ -205,7 +205,7 @@ class Redlock(OnlyForThreads):
         Args:
             resource: The name, as for `lock`. A lock of the same name is independent.
 
-            permits: How many may hold it, 1 to 1 000.
+            permits: How many may hold it, 1 to ``1_000``.
 
             ttl: As for `lock`.
 

@@ -5,9 +5,10 @@ Helpers for tests of programs that use locks: real masters, a fake master, virtu
 pause, kill and restart them: pass their `url` to `redlock_aio.Redlock`.
 `FakeMaster` is a master in memory, for tests in virtual time
 (`VirtualTimeLoop`): pass it to `redlock_aio.Redlock` as it is. It runs the same Lua
-scripts as real masters. ``pip install 'redlock-aio[testing]'`` installs the
+scripts as real masters. ``pip install '.[testing]'`` in the clone installs the
 dependencies of both. `cancelled_at` cancels a coroutine at a chosen suspension.
 The package is a plugin of pytest, too, with these masters and managers as fixtures.
+``python -m redlock_aio.testing 5`` starts five real servers until Ctrl-C, to try locks with.
 """
 
 from redlock_aio.testing._embedded import (

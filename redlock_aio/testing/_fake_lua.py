@@ -55,7 +55,7 @@ class Lua:
         except ImportError as error:
             raise ImportError(
                 "a FakeMaster runs the masters' Lua scripts by lupa:"
-                " pip install 'redlock-aio[testing]'"
+                " pip install '.[testing]' in the clone of redlock_aio"
             ) from error
         # Keys, tokens and values are bytes. A tuple becomes several values on the way to Lua.
         runtime = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)

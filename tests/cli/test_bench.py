@@ -80,10 +80,12 @@ def test_the_demonstration(
         return status
 
     monkeypatch.setattr(demo, "main", main)
-    assert app.main(["demo", "--seconds", "4", "--no-lock"]) == code
-    assert called == [["--seconds", "4.0", "--no-lock"]]
-    assert capsys.readouterr().out == "updates lost: ...\n"
+    assert app.main(["demo", "--seconds", "4"]) == code
+    assert app.main(["demo", "--plain"]) == code
+    assert called == [["--seconds", "4.0"], ["--seconds", "10.0", "--plain"]]
+    assert capsys.readouterr().out == "updates lost: ...\n" * 2
     assert app.main(["demo", "--json"]) == code
+    assert called[-1] == ["--seconds", "10.0", "--plain"]
     shown = capsys.readouterr()
     assert shown.err == "updates lost: ...\n"
     assert shown.out == (

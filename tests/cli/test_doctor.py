@@ -1,6 +1,7 @@
 """``redlock doctor`` as users start it: exit codes, JSON, and no password."""
 
 import json
+import re
 
 import pytest
 import redis
@@ -30,11 +31,61 @@ def test_masters_of_one_machine_are_not_fit(capsys: pytest.CaptureFixture[str]) 
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split("\t") == ["MASTER", "SERVER", "UPTIME", "P50", "P99", "CLOCK", "VOTES"]
     assert [line.split("\t")[-1] for line in lines[:3]] == ["yes"] * 3
-    serious, meaning, advice = lines[4:7]
+    for line in lines[:3]:
+        _, _, uptime, p50, p99, clock, _ = line.split("\t")
+        assert re.fullmatch(r"\d+( s| min( \d+ s)?)", uptime)
+        assert all(re.fullmatch(r"\d+\.\d+ ms", trip) for trip in (p50, p99))
+        assert re.fullmatch(r"0 ms|[+-]\d+(\.\d+)? (ms|s)", clock)
+    serious, meaning, advice, trial = lines[4:8]
     assert serious.startswith("SERIOUS one-host: 127.0.0.1:")
     assert meaning == "    So many masters are on one host that its failure ends all leases."
     assert advice == "    To do: Put each master on a host of its own."
+    assert trial == "    For a trial on a laptop: redlock doctor --ignore one-host"
     assert lines[-1] == "masters: 3, 1 serious, 0 warnings, 0 notes"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("colours", [True, False])
+def test_in_a_terminal_it_has_colours_and_no_broken_address(
+    masters: Masters,
+    columns: int,
+    colours: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    if not colours:
+        monkeypatch.setenv("NO_COLOR", "1")
+    assert app.main(["doctor", "--timeout", "1m", *SLOW]) == Exit.NO
+    shown = capsys.readouterr().out
+    assert shown.count("\x1b[32myes") == 3 * colours
+    assert shown.count("\x1b[1;31mSERIOUS\x1b[0m") == colours
+    assert bool(re.search(r"\x1b\[(\d;)?3\d", shown)) is colours
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= columns
+    for server in masters.servers:
+        assert sum(f"127.0.0.1:{server.port}" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "cell"),
+    [
+        ("uptime_s", 133, "2 min 13 s"),
+        ("uptime_s", 276_000, "3 d 4 h"),
+        ("p50_ms", 0.397, "0.40 ms"),
+        ("p99_ms", 12.34, "12.3 ms"),
+        ("clock_ms", 0, "0 ms"),
+        ("clock_ms", -3, "-3 ms"),
+        ("clock_ms", 65_000, "+1 min 5 s"),
+        ("votes", True, "yes"),
+        ("votes", False, "no"),
+        ("server", None, "?"),
+    ],
+)
+def test_a_cell_has_its_unit(column: str, value: object, cell: str) -> None:
+    assert command._cell(column, value) == cell
 
 
 def test_a_finding_can_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:

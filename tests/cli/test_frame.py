@@ -42,7 +42,8 @@ def test_a_wrong_duration_is_refused_with_what_came(text: str) -> None:
 @pytest.mark.parametrize(
     ("ms", "text"),
     [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (28_399, "28.3 s"), (60_000, "1 min"),
-     (90_000, "1 min 30 s"), (5_400_000, "1 h 30 min")],
+     (90_000, "1 min 30 s"), (5_400_000, "1 h 30 min"), (172_799_000, "47 h 59 min"),
+     (276_000_000, "3 d 4 h")],
 )  # fmt: skip
 def test_a_duration_for_people(ms: int, text: str) -> None:
     assert durations.shown(ms) == text
@@ -146,6 +147,22 @@ def test_what_the_library_logs_is_a_message(capsys: pytest.CaptureFixture[str]) 
     assert not logging.getLogger("redlock_aio").handlers
 
 
+def test_what_was_told_about_a_master_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    away = ["a:1: unreachable, Connection refused at 10.0.0.1:1", "b:1: unreachable, connecting"]
+    waiting = f"'k': waiting for a majority of the masters ({'; '.join(away)}; c:1: timed out)"
+    log = logging.getLogger("redlock_aio")
+    for as_json in (False, True):
+        with frame.messages_of_the_library(Output(Redaction([]), as_json=as_json)):
+            for text in (*away, waiting, *away):  # they are away once more
+                log.warning("%s", text)
+        lines = capsys.readouterr().err.splitlines()
+        if as_json:
+            assert [json.loads(line)["message"] for line in lines] == [*away, waiting, *away]
+            continue
+        short = "'k': waiting for a majority of the masters (a:1; b:1; c:1: timed out)"
+        assert lines == [f"redlock: {text}" for text in (*away, short, *away)]
+
+
 def test_a_result_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], masters: Masters
 ) -> None:
@@ -214,7 +231,8 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, missing], capture_output=True, text=True, check=False
     )
-    wanted = f"redlock: the package {missing!r} is missing: pip install 'redlock-aio[cli]'\n"
+    how = "pip install '.[cli]' in the clone of redlock_aio"
+    wanted = f"redlock: the package {missing!r} is missing: {how}\n"
     assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
 
 

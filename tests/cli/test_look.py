@@ -1,5 +1,6 @@
 """``redlock list``, ``watch`` and ``release``."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -8,7 +9,17 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from redlock_aio import Answer, FoundLocks, LockState, Redlock, SemaphoreState, Vote
+from redlock_aio import (
+    Answer,
+    FoundLocks,
+    Holder,
+    LockState,
+    MasterView,
+    Redlock,
+    SemaphoreState,
+    SemaphoreView,
+    Vote,
+)
 from redlock_aio.cli import app, look
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common, Frame
@@ -238,6 +249,67 @@ def test_the_release_of_a_permit(
     assert [one["permit"] for one in state["holders"]] == [second]
 
 
+Shown = Callable[[LockState | SemaphoreState], list[str]]
+
+
+@pytest.fixture
+def live(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Return what returns the lines that a live watch shows, without the time."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def shown(state: LockState | SemaphoreState) -> list[str]:
+        picture = look.Picture(Frame(Common(), Output(Redaction([])), "off"))
+        with picture:
+            picture.show(state)
+        return capsys.readouterr().out.partition(" ")[2].splitlines()
+
+    return shown
+
+
+def test_a_live_watch_shows_masters_only_where_they_differ(live: Shown) -> None:
+    ours, other = Holder("1a2b"), Holder("3c4d")
+    held = [MasterView(name, Answer.HELD, holder=ours, remaining=900) for name in "abc"]
+    state = LockState("k", ours, 900, None, 0, tuple(held))
+    assert live(state) == ["'k' is held by 1a2b on 3 of 3 masters, 900 ms left"]
+    theirs = MasterView("b", Answer.HELD, holder=other, remaining=100)
+    away = MasterView("c", Answer.UNREACHABLE, "connecting")
+    lines = live(dataclasses.replace(state, views=(held[0], theirs, away)))
+    assert [line.partition(":")[0] for line in lines[1:]] == ["  b", "  c"]
+    free = LockState("k", None, None, None, 0, tuple(MasterView(n, Answer.FREE) for n in "abc"))
+    assert live(free) == ["'k' is held by nobody"]
+    quarantined = MasterView("a", Answer.QUARANTINED, "restarted")
+    lines = live(dataclasses.replace(free, views=(quarantined, *free.views[1:])))
+    assert lines[1:] == [f"  {quarantined}"]
+
+
+def test_a_live_watch_of_permits_shows_masters_only_where_they_differ(live: Shown) -> None:
+    holders, left = {0: Holder("1a2b")}, {0: 900}
+    same = [SemaphoreView(name, Answer.HELD, holders=holders, remaining=left) for name in "ab"]
+    lacks = SemaphoreView("c", Answer.FREE)
+    state = SemaphoreState("k", 2, holders, left, 0, (*same, lacks))
+    first, permit, master = live(state)
+    assert first == "'k' has 1 of 2 permits held"
+    assert permit.startswith("  permit 0: held by 1a2b")
+    assert master == f"  {lacks}"
+    both = live(dataclasses.replace(state, views=tuple(same)))
+    assert both == [first, permit]
+
+
+def test_a_table_that_is_too_wide_has_each_name_on_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "45")
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = [f"redis-{number}.production.internal:6379" for number in (1, 2)]
+    Output(Redaction([])).table(
+        ["MASTER", "SERVER", "ROLE", "VOTES"], [[n, "Valkey 9", "", "yes"] for n in names]
+    )
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    below = "    server Valkey 9   votes yes"
+    assert [line.rstrip() for line in shown.splitlines()] == [names[0], below, names[1], below]
+
+
 def test_a_table_in_a_terminal_keeps_names_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,5 +317,5 @@ def test_a_table_in_a_terminal_keeps_names_whole(
     monkeypatch.setenv("COLUMNS", "40")
     name = "[bold]" + "x" * 60
     Output(Redaction([])).table(["KEY", "HOLDER"], [[name, "me"]])
-    shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)  # without colours
-    assert "".join(shown.split()).replace("me", "", 1) == f"KEYHOLDER{name}"
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)  # without colours
+    assert "".join(shown.split()) == f"{name}holderme"

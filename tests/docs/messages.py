@@ -21,8 +21,8 @@ from typing import NamedTuple
 HOLE = "..."
 """Stands for a value that differs from one message to the next."""
 
-PROGRAMS = {"demo.py"}
-"""Modules that are programs: their output explains itself."""
+PROGRAMS = "demo/"
+"""A program, whose output explains itself."""
 
 RAISED_ONLY = ("testing/", "cli/")
 """
@@ -93,7 +93,7 @@ def of_library(package: Path, unseen: Collection[str] = NO_MESSAGES) -> list[Tex
     found: list[Text] = []
     for path in sorted(package.rglob("*.py")):
         where = path.relative_to(package).as_posix()
-        if where not in PROGRAMS:
+        if not where.startswith(PROGRAMS):
             collector = _Collector(where)
             collector.visit(ast.parse(path.read_text()))
             found += collector.found

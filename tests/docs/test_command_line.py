@@ -1,6 +1,7 @@
 """The page about the command line lists what the code has: commands, options, exit codes."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from redlock_aio import Answer, Holder, LockState, MasterView, SemaphoreState
-from redlock_aio.cli import app, bench, look
+from redlock_aio.cli import app, bench, durations, helping, look
 from redlock_aio.cli.doctor import command
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
@@ -20,6 +21,9 @@ PAGE_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = (PAGE_FOLDER / "command-line.md").read_text()
 PROGRAM: Any = get_command(app.app)
 COMMANDS: dict[str, Any] = PROGRAM.commands
+ALONE = {"demo", "masters"}
+"""The commands that start masters of their own, and do not have the common options."""
+
 FINDING = command.json_of(Finding(Kind.EVEN, (), ""))
 VIEW = MasterView("a", Answer.FREE)
 STATE = LockState("r", None, None, None, 0, (VIEW,))
@@ -75,6 +79,41 @@ def test_the_common_options_are_listed_once() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_an_example_that_it_accepts(name: str) -> None:
+    example: str = COMMANDS[name].epilog
+    assert f"\n\n    {example}\n" in section(f"redlock {name}")
+    program, command, *words = shlex.split(example)
+    assert (program, command) == ("redlock", name)
+    COMMANDS[name].make_context(name, words)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert app.main([name, "--help"]) == Exit.DONE
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= min(columns, helping.WIDEST)
+    assert f"Example: {COMMANDS[name].epilog}" in shown
+    assert "\x1b" not in shown
+    for strange in ("<", "[default", "list[", "{", "[[", "[env"):
+        assert strange not in shown, strange
+    text = " ".join(shown.replace("│", " ").split())
+    for parameter in COMMANDS[name].params:
+        assert " ".join(parameter.help.split()) in text
+    panels = re.findall(r"╭─ ([\w ]+) ─", shown)
+    assert panels[-1] == ("Options" if name in ALONE else helping.MASTERS_PANEL)
+    below = shown.partition(f"─ {helping.MASTERS_PANEL} ─")[2]
+    for parameter in options_of(COMMANDS[name], common=True):
+        assert name in ALONE or parameter.opts[0] in below
+        assert shown.count(f" {parameter.opts[0]} ") <= 2
+    assert (durations.EXPLAINED.split(",")[0] in text) is ("DURATION" in shown)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_json(name: str) -> None:
     assert "--json" in {word for parameter in COMMANDS[name].params for word in parameter.opts}
 
@@ -90,6 +129,7 @@ def test_no_other_command_is_described() -> None:
         ("watch", ["time"]),
         ("bench", [*bench.facts_of(bench.Sample([])), *BENCH]),
         ("demo", ["updates_lost"]),
+        ("masters", ["masters"]),
         ("release", ["resource", "released", "holder", "permit"]),
         ("inspect", [*look.facts_of(PERMITS), *look.facts_of_permits(PERMITS)[0]]),
         ("list", ["resource", "claimed"]),

@@ -33,7 +33,7 @@ def test_a_lock_on_five_masters_survives_two_of_them(tmp_path: Path) -> None:
     need_docker()
     chapter = PAGE.read_text().partition("## Five masters in containers")[2]
     start, stop = re.findall(r"^```sh\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
-    shutil.copy(ROOT / "examples" / "quickstart.py", tmp_path)
+    shutil.copy(ROOT / "examples" / "first_lock.py", tmp_path)
     # `kill` would leave the removal to the engine, and the names taken for a moment.
     end = "docker rm --force lock-6391 lock-6392 lock-6393 lock-6394 lock-6395 >&2"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -18,7 +18,7 @@ from lupa import lua51
 
 from .table import EQUIVALENT, PACKAGE, Function, Mutant, functions, offsets, read
 
-LEFT_OUT = ("cli/", "demo.py", "testing/")
+LEFT_OUT = ("cli/", "demo/", "testing/")
 """
 What is drawn only if it is named: most of it runs in processes of its own, in tests/cli.
 

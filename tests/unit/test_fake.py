@@ -316,7 +316,7 @@ def test_only_the_fake_master_needs_lupa() -> None:
     shown = subprocess.run(
         [sys.executable, "-c", WITHOUT_LUPA], capture_output=True, text=True, check=True
     )
-    assert "pip install 'redlock-aio[testing]'" in shown.stdout
+    assert "pip install '.[testing]' in the clone" in shown.stdout
 
 
 async def test_a_script_has_the_keys_of_its_own_master() -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import pickle
 import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -275,6 +276,31 @@ def test_failures_to_connect_that_are_permanent(
 def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: str) -> None:
     bar = why(error, (), 1.0)
     assert (bar.answer, bar.text, bar.permanent) == (Answer.UNREACHABLE, detail, False)
+
+
+BOTH_REFUSED = (
+    "Error Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111]"
+    " Connect call failed ('127.0.0.1', 1) connecting to localhost:1."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "Error 111 connecting to a:1. Connect call failed ('10.0.0.1', 1).",
+            "Connection refused at 10.0.0.1:1",
+        ),
+        (BOTH_REFUSED, "Connection refused at [::1]:1, 127.0.0.1:1"),
+        ("Error -2 connecting to a:1. Name or service not known.", "Name or service not known"),
+        ("Error 2 connecting to /tmp/s. No such file or directory.", "No such file or directory"),
+        ("Error connecting to a:1.", "Error connecting to a:1."),
+        ("[Errno 111] something else", "[Errno 111] something else"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="the numbers of Linux")
+def test_an_address_is_told_once(text: str, shown: str) -> None:
+    assert why(ConnectionError(text), (), 1.0).text == shown
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ class HeldLease(LeaseState):
             return
         if release.refused_by_a_majority(self.claim.unsent):
             self.state = State.LOST
-            self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes())
+            self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes_so_far())
             self.notify_lost()
 
     def notify_lost(self) -> None:

@@ -227,7 +227,9 @@ class Renewal(Round):
     def why_refused(self) -> Loss:
         beyond = [reply for reply in self.replies if isinstance(reply, int) and reply > 0]
         cause = LossCause.OVERTAKEN if beyond else LossCause.KEY_GONE
-        return Loss(cause, votes=self.votes())
+        # The masters have decided it: who has not answered yet had no part in it, and as a vote
+        # that timed out would read as a fault of the network.
+        return Loss(cause, votes=self.votes_so_far())
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master; until it has replied, its vote on an earlier one."""

@@ -156,10 +156,14 @@ def _domains(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
                 yield about(kind, names, f"they are in one {what}: {place}")
 
 
+HERE = "this machine"
+"""The host of masters that have an address of the loopback interface, or a Unix socket."""
+
+
 def _hosts_of(facts: MasterFacts) -> list[str]:
     # A Unix socket, too, is on the host of this program.
     hosts = facts.hosts or (["127.0.0.1"] if facts.name.startswith("/") else [])
-    return ["this machine" if ipaddress.ip_address(h).is_loopback else h for h in hosts]
+    return [HERE if ipaddress.ip_address(h).is_loopback else h for h in hosts]
 
 
 def _subnets_of(facts: MasterFacts) -> list[str]:

@@ -7,8 +7,10 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from redlock_aio import requirements
+from redlock_aio.cli import durations
 from redlock_aio.cli.doctor import all_masters
 from redlock_aio.cli.doctor.examination import Questions, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
@@ -46,7 +48,7 @@ Ignore = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    command(app, name="doctor", guard="auto")(doctor)
+    command(app, name="doctor", guard="auto", example="redlock doctor --fencing")(doctor)
 
 
 async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
@@ -120,12 +122,20 @@ def show(frame: Frame, masters: Sequence[MasterFacts], found: Sequence[Finding])
         "notes": number[Severity.NOTE],
     }
     if not frame.out.as_json:
-        cells = [[_cell(row[column]) for column in COLUMNS] for row in rows]
-        frame.out.table([column.partition("_")[0].upper() for column in COLUMNS], cells)
+        cells = [[_cell(column, row[column]) for column in COLUMNS] for row in rows]
+        titles = [column.partition("_")[0].upper() for column in COLUMNS]
+        frame.out.table(titles, cells, {"yes": "green", "no": "bold red"})
     for finding in found:
         frame.out.result(json_of(finding), text_of(frame, finding))
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    frame.out.result({"masters": rows, **counts}, f"\nmasters: {len(masters)}, {shown}")
+    total = Text(f"\nmasters: {len(masters)}")
+    for (name, count), severity in zip(counts.items(), reversed(Severity), strict=True):
+        word = name.removesuffix("s") if count == 1 and name != "serious" else name
+        total.append(", ").append(f"{count} {word}", STYLES[severity] if count else "")
+    frame.out.result({"masters": rows, **counts}, total)
+
+
+STYLES = {Severity.SERIOUS: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+"""The style of each severity in a terminal."""
 
 
 COLUMNS = ("master", "server", "uptime_s", "p50_ms", "p99_ms", "clock_ms", "votes")
@@ -151,10 +161,21 @@ def facts_of(facts: MasterFacts, masters: Sequence[MasterFacts]) -> dict[str, An
     }
 
 
-def _cell(value: object) -> str:
+def _cell(column: str, value: Any) -> str:
+    """Return what the table has for the *value* of a field: with its unit."""
+    if value is None:
+        return "?"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "?" if value is None else str(value)
+    match column:
+        case "uptime_s":
+            return durations.shown(value * 1000)
+        case "p50_ms" | "p99_ms":
+            return f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"
+        case "clock_ms":
+            sign = "+" if value > 0 else "-" if value else ""
+            return f"{sign}{durations.shown(abs(value))}"
+    return str(value)
 
 
 def json_of(finding: Finding) -> dict[str, Any]:
@@ -170,9 +191,17 @@ def json_of(finding: Finding) -> dict[str, Any]:
     }
 
 
-def text_of(frame: Frame, finding: Finding) -> str:
-    """Return a finding for people, on three lines."""
+def text_of(frame: Frame, finding: Finding) -> Text:
+    """Return a finding for people, on three lines, and for masters on a laptop one more."""
     kind = finding.kind
     where = f"{', '.join(finding.masters)}: " if finding.masters else ""
-    head = f"{kind.severity.name} {kind.value}: {where}{finding.message}"
-    return f"\n{frame.out.printable(head)}\n    {kind.meaning}\n    To do: {kind.advice}"
+    text = Text.assemble(
+        "\n",
+        (kind.severity.name, STYLES[kind.severity]),
+        (f" {kind.value}", "bold"),
+        f": {frame.out.printable(f'{where}{finding.message}')}",
+        f"\n    {kind.meaning}\n    To do: {kind.advice}",
+    )
+    if kind is Kind.ONE_HOST and finding.message.endswith(all_masters.HERE):
+        text.append(f"\n    For a trial on a laptop: redlock doctor --ignore {kind.value}")
+    return text
