@@ -9,7 +9,9 @@ What `mkdocs build` does besides: it makes of pages that read well as they are a
 - The build fails if a page would load anything from outside.
 """
 
+import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -18,6 +20,9 @@ from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
+import fill
 
 ROOT = Path(__file__).parents[1]
 API = re.compile(r"^<!-- api: (\S+)\s*(.*?)-->\n.*?^<!-- end -->$", flags=re.MULTILINE | re.DOTALL)
@@ -56,7 +61,27 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
 def reference(found: re.Match[str]) -> str:
     """Return what makes mkdocstrings write the reference of a class or a module."""
     options = "".join(f"      {line}\n" for line in found[2].splitlines())
-    return f"::: {found[1]}\n" + (f"    options:\n{options}" if options else "")
+    anchors = "".join(f'<a id="{name}"></a>' for name in fields(found[1]))
+    before = f'<div class="fields">{anchors}</div>\n\n' if anchors else ""
+    return f"{before}::: {found[1]}\n" + (f"    options:\n{options}" if options else "")
+
+
+def fields(name: str) -> list[str]:
+    """
+    Return the full names of the fields of a class, or of the classes of a module.
+
+    The reference lists them in the text about their class, without a place to which a link leads.
+    """
+    thing = fill.resolved(name)
+    if inspect.ismodule(thing):
+        return [
+            field
+            for member in thing.__all__
+            if inspect.isclass(getattr(thing, member))
+            for field in fields(f"{name}.{member}")
+        ]
+    listed = fill.entries(inspect.getdoc(thing) or "", "Attributes")
+    return [f"{name}.{field}" for field in listed if field not in fill.public_members(thing)]
 
 
 def changelog(page: Any) -> str:

@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redlock_aio._protocol.cluster_nodes import NodeList, members, place, read_nodes
 from redlock_aio._protocol.commands import DECLARED_SETS as _DECLARED
 from redlock_aio._protocol.confirmation import (
     CONFIRMED_FOR as _CONFIRMED_FOR,
     Confirmation,
+    Statement,
     read_answer,
 )
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
+from redlock_aio._protocol.tags import slot as cluster_slot
 from redlock_aio._rules import membership, quarantine, timing, urls
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
 from redlock_aio._rules.membership import Addresses, Known, Place
@@ -25,12 +28,14 @@ from redlock_aio._rules.quarantine import Marker, Seen
 from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.urls import MasterUrl
+from redlock_aio._transport.address import masters_of
 
 __all__ = (
     "DECLARED_KEY",
     "LONGEST_TIMEOUT",
     "MARKER_KEY",
     "OLDEST_VERSION",
+    "ClusterAnswers",
     "DeclaredSet",
     "Eligibility",
     "KnownMaster",
@@ -38,7 +43,10 @@ __all__ = (
     "Permissions",
     "SentinelAnswers",
     "clock_tolerance",
+    "cluster_answers",
+    "cluster_question",
     "declared_sets",
+    "each_master",
     "eligibility",
     "learned_timeout",
     "moved_addresses",
@@ -101,7 +109,12 @@ class Permissions:
 
 
 def permissions(
-    *, fencing: bool = False, fair: bool = False, shared: bool = False, semaphores: bool = False
+    *,
+    fencing: bool = False,
+    fair: bool = False,
+    shared: bool = False,
+    semaphores: bool = False,
+    cluster: bool = False,
 ) -> Permissions:
     """
     Return the permissions that locks need.
@@ -114,15 +127,20 @@ def permissions(
         shared: Whether some locks have ``shared=True``. These need also what *fair* does.
 
         semaphores: Whether there are semaphores (``permits=``). These need also what *fair* does.
+
+        cluster: Whether the masters are primaries of a Redis Cluster. The patterns for the keys
+            of locks begin with the tags then.
     """
     fair = fair or shared or semaphores
     if fair:
         keys, channels = ["redlock_aio:*"], ["redlock_aio:wake:*"]
     else:
-        keys, channels = [MARKER_KEY, f"{DECLARED_KEY}*"], list[str]()
+        marker = f"{MARKER_KEY}*" if cluster else MARKER_KEY
+        keys, channels = [marker, f"{DECLARED_KEY}*"], list[str]()
         keys += ["redlock_aio:fence:*"] if fencing else []
     commands = [*_PLAIN, *(_FAIR if fair else ()), *(_SHARED if shared else ())]
     commands += [name for name in _SEMAPHORES if semaphores and name not in commands]
+    commands += ["cluster|nodes"] if cluster else []
     return Permissions(tuple(commands), _WAKING, tuple(keys), tuple(channels))
 
 
@@ -135,6 +153,20 @@ def split_urls(text: str) -> list[str]:
     White space and empty parts between URLs are dropped. What is no URL is not reported here.
     """
     return urls.split(text)
+
+
+def each_master(masters: Sequence[str]) -> list[str]:
+    """
+    Return one URL for each master: that of a Redis Cluster, alone, is one for each tag.
+
+    Raises:
+        ValueError: `Redlock` would not accept the URL of the Cluster either.
+    """
+    if len(masters) != 1 or not urls.is_of_cluster(masters[0]):
+        return [*masters]
+    of_cluster = masters_of(masters[0], name="masters[0]")
+    tags = [master.tag.decode().strip("{}") for master in of_cluster]
+    return [urls.with_tag(masters[0], tag) for tag in tags]
 
 
 def parse_url(url: str) -> MasterUrl:
@@ -212,6 +244,7 @@ def eligibility(  # noqa: PLR0913 - facts about the master, and options of the p
     strict: bool = False,
     time: float | None = None,
     epoch: int | None = None,
+    of_slot: bool = False,
 ) -> Eligibility:
     """
     Return whether a master has a vote for a program that starts now with the restart guard.
@@ -229,7 +262,10 @@ def eligibility(  # noqa: PLR0913 - facts about the master, and options of the p
 
         time: The master's clock in seconds, if ``INFO`` does not tell it, as on Redis 6.0.
 
-        epoch: `SentinelAnswers.epoch`, if the program names the master by its Sentinels.
+        epoch: `SentinelAnswers.epoch` or `ClusterAnswers.epoch`, if the program names the master
+            by its Sentinels, or by nodes.
+
+        of_slot: Whether it is the master of a Redis Cluster.
     """
     facts, found = ServerInfo.parse(info), Marker.parse(marker or None)
     if facts.time is None and time is not None:
@@ -240,7 +276,7 @@ def eligibility(  # noqa: PLR0913 - facts about the master, and options of the p
         longest = round((found.quarantine_ms / 1000 - 1) / (1 + drift_factor) * 1000)
         length = max(length, found.quarantine_ms / 1000)
     if epoch is not None:
-        facts = facts.in_epoch(epoch)
+        facts = facts.in_slot(epoch) if of_slot else facts.in_epoch(epoch)
         length += _CONFIRMED_FOR  # for so long an old master may have granted locks
     if facts.objection is not None:
         _, text = facts.objection
@@ -318,14 +354,108 @@ def sentinel_answers(replies: Mapping[str, Sequence[object] | str]) -> SentinelA
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterAnswers:
+    """
+    What the nodes of a Redis Cluster have answered about one master; see `cluster_answers`.
+
+    Attributes:
+        host: The host of the node that a majority of them names as the owner of the slot; empty
+            if there is none.
+
+        port: Its port.
+
+        epoch: Its configuration epoch; ``None`` if there is no such node.
+
+        complete: Whether all of them name this node.
+
+        text: How many of them name it, and the answer of each of the others.
+
+        nodes: The host and port of each node, as far as they are known.
+
+        slot: The slot of the master's tag.
+
+        slots: The first and last slot of each range of each primary, by its address.
+    """
+
+    host: str
+    port: int
+    epoch: int | None
+    complete: bool
+    text: str
+    nodes: tuple[tuple[str, int], ...]
+    slot: int
+    slots: Mapping[str, tuple[tuple[int, int], ...]]
+
+
+def cluster_question() -> tuple[str, ...]:
+    """Return the command that each node of a Redis Cluster is asked."""
+    return ("CLUSTER", "NODES")
+
+
+def cluster_answers(
+    tag: str, replies: Mapping[tuple[str, int], object], *, tls: bool = False
+) -> ClusterAnswers:
+    """
+    Return what the nodes of a Redis Cluster agree on, as programs judge it.
+
+    Args:
+        tag: That of the master, with braces.
+
+        replies: The reply of each node to `cluster_question`, in bytes, where an error is an
+            exception; or a text that says why it has not answered. The keys are the addresses
+            at which they were asked.
+
+        tls: Whether nodes are found by the names that they announce.
+    """
+    slot, said = cluster_slot(tag.encode()), Confirmation(kind="nodes confirm")
+    lists, reasons = list[NodeList](), dict[tuple[str, int], str]()
+    for (host, port), reply in replies.items():
+        found = reply
+        if not isinstance(reply, str):
+            found = read_nodes(reply, 0.0, at=host, prefers_names=tls)
+        if isinstance(found, NodeList):
+            lists.append(found)
+        else:
+            reasons[host, port] = str(found)
+    nodes = members(lists) if lists else {}
+    names = {id_: place(node.host, node.port) for id_, node in nodes.items()}
+    said.set_voters(names or {place(*where): place(*where) for where in replies})
+    for where, reason in reasons.items():
+        for voter in [i for i, n in nodes.items() if (n.host, n.port) == where] or (
+            [] if nodes else [place(*where)]
+        ):
+            said.failed(voter, reason)
+    named: list[object] = []
+    for each in lists:
+        owner = each.owner(slot)
+        named.append(owner)
+        if each.by in nodes:
+            reason = "" if owner else f"names no owner of slot {slot}"
+            said.on_answer(each.by, Statement(owner, reason, asked_at=0.0))
+    current = said.current(0.0)
+    return ClusterAnswers(
+        "" if current is None else current.host,
+        0 if current is None else current.port,
+        None if current is None else current.epoch,
+        complete=current is not None and named == [current] * len(nodes),
+        text=said.describe(current, 0.0),
+        nodes=tuple([(node.host, node.port) for node in nodes.values() if node.host]),
+        slot=slot,
+        slots={names[i]: node.slots for i, node in nodes.items() if node.is_primary and node.slots},
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KnownMaster:
     """
     A master as a program knows it, to be compared with `declared_sets`.
 
     Attributes:
-        name: Its name without credentials, as in `Vote.master`; behind Sentinels, its service.
+        name: Its name without credentials, as in `Vote.master`; behind Sentinels, its service;
+            in a Redis Cluster, its tag with braces.
 
-        run_id: The ``run_id`` in its ``INFO``; empty if it was not reached.
+        run_id: The ``run_id`` in its ``INFO``, in a Redis Cluster with the tag behind it; empty if
+            it was not reached.
 
         uptime: The ``uptime_in_seconds`` there; ``None`` if it was not reached.
     """

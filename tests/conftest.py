@@ -6,7 +6,9 @@ cores.
 ``python -m pytest --full`` runs everything: the second kind of server, faults, long proofs
 and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
 gets its first seeds, and a product of parameters marked `spread` some of its cases. A module
-with a number of repetitions chooses it by ``REDLOCK_AIO_FULL``, which this option sets.
+with a number of repetitions chooses it by ``REDLOCK_AIO_FULL``, which this option sets. Long
+searches of `tests/proofs` are left out of the full run, too, while their inputs are those with
+which they have passed: ``python -m pytest tests/proofs --prove`` runs them all.
 """
 
 import functools
@@ -40,11 +42,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="REDLOCK_AIO_FULL" in os.environ,
         help="run everything, which takes much longer; as REDLOCK_AIO_FULL=1 does",
     )
+    parser.addoption(
+        "--prove",
+        action="store_true",
+        help="run also the searches that tests/proofs/record.json has, and write it; means --full",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         stop_as_an_interrupt_does()
+    if config.getoption("--prove"):
+        config.option.full = True
+        if not hasattr(config, "workerinput"):
+            from .proofs.record import Writer
+
+            config.pluginmanager.register(Writer(), "writer of the record")
     if config.getoption("--full"):
         os.environ["REDLOCK_AIO_FULL"] = "1"
     settings.load_profile("full" if config.getoption("--full") else "short")
@@ -93,7 +106,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests and cases that belong to the full run."""
+    """Deselect the tests and cases that belong to the full run; begin with the longest."""
+    # The first worker begins with them, and the others take the rest of its tests meanwhile.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if wants_everything(config):
         return
     left = {item for item in items if item.get_closest_marker("full")}

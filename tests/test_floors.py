@@ -64,6 +64,7 @@ NOT_LOADED = (
     "redlock_aio.cli", "redlock_aio.contrib", "redlock_aio.sync", "redlock_aio.testing",
 )  # fmt: skip
 IMPLEMENTED_BY = {
+    "ClusterDialler": ["ClusterAddress", "FakeCluster"],
     "Dialler": ["Address", "FakeMaster"],
     "HasStatistics": ["Redlock", "Manager"],  # the second one is in the tests
     "Link": ["Master", "Link"],  # the second one is in the tests

@@ -54,6 +54,9 @@ class Job:
     moment. Then each process checks at its end that nothing of the turns is left in it.
     """
 
+    rest: float = 0.0
+    """The longest time in seconds for which a task rests after a turn."""
+
     stall: float = 1.7
     """Seconds for which SIGUSR1 blocks the event loop."""
 

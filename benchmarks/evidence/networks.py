@@ -17,6 +17,7 @@ An endpoint leads to a node, and can be moved to another one while the first one
 """
 
 import contextlib
+import ctypes
 import itertools
 import os
 import shutil
@@ -36,6 +37,9 @@ BALANCER = "vip"
 
 CONFIGURED = Path("/etc/netns")
 """`ip netns exec` mounts the files of a folder here, named as the namespace, over those of /etc."""
+
+CLONE_NEWNET = 0x40000000
+"""What `setns` calls a network namespace."""
 
 _numbers = itertools.count()
 
@@ -78,6 +82,12 @@ class Network:
     def within(self, node: str) -> list[str]:
         """Return the words before a command that is to run on a node."""
         return ["ip", "netns", "exec", self._space(node)]
+
+    def enter(self, node: str) -> None:
+        """Let this thread, and those that it starts from now on, make connections as a node."""
+        with Path("/run/netns", self._space(node)).open("rb") as space:
+            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"this thread can't enter {node}")
 
     def __enter__(self) -> Self:
         """

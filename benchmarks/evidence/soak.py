@@ -2,7 +2,7 @@
 The soak: an hour and a million critical sections under faults, in parts that add up.
 
     python -m benchmarks.evidence.soak [--sections N] [--minutes N] [--seconds N] [--seed N]
-                                       [--output FOLDER | --publish]
+                                       [--rest N] [--output FOLDER | --publish]
 
 A part runs for a minute, with one kind of lock and a seed of its own, and then the checker reads
 its history. What it has shown becomes one line of `results-soak.jsonl`, in `build/evidence`, or in
@@ -233,11 +233,14 @@ class Part:
         return not self.times_broken and not self.wrong
 
 
-def run(number: int, seed: int, seconds: float, output: Path) -> Part:
+def run(number: int, seed: int, seconds: float, output: Path, rest: float = 0.0) -> Part:
     """
     Run one part, and check its history.
 
     The history is kept if a promise was broken, or if the part failed.
+
+    Args:
+        rest: See `Job.rest`.
     """
     turn, kind = divmod(number, len(OURS))
     # Each kind of lock gets both rows in turn, also if the number of kinds is even.
@@ -248,7 +251,7 @@ def run(number: int, seed: int, seconds: float, output: Path) -> Part:
         seed=seed + number,
         binary=server_binary(),
         seconds=seconds,
-        job=JOB,
+        job={**JOB, "rest": rest},
     )
     part = Part(number, seed, cell.contestant.name)
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
@@ -404,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if seed is None:
         seed = secrets.randbelow(10**6)
     while not enough(parts, options) and all(part.holds for part in parts):
-        part = run(len(parts), seed, options.seconds, options.output)
+        part = run(len(parts), seed, options.seconds, options.output, options.rest)
         with path.open("a") as file:
             file.write(json.dumps(asdict(part)) + "\n")
         parts.append(part)
@@ -439,6 +442,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sections", type=int, help="end with the part in which there are so many in all")
     add("--minutes", type=float, help="end when the parts have lasted for so long in all")
     add("--seconds", type=float, default=SECONDS, help="of each part")
+    add(
+        "--rest", type=float, default=0.0, help="seconds that a client rests after a lease, at most"
+    )
     add("--seed", type=int, help="of all random choices; their timing differs")
     add_output(parser)
     options = parser.parse_args(arguments)

@@ -44,6 +44,9 @@ LEAST_LEFT = 0.2
 TICK = 0.01
 """Seconds between two measurements of the event loop's delay."""
 
+LOOK_FOR_LEASES = 0.03
+"""Seconds between two looks for leases that others hand over; far shorter than any ttl."""
+
 LONGEST_MOMENT = 0.003
 """Seconds within which a turn that is cancelled is cancelled: about as long as it would take."""
 
@@ -193,6 +196,8 @@ class Task:
                 await self._cancelled_turn(self.random.choice((0, wait, wait)))
             else:
                 await self._turn(wait)
+            if job.rest:
+                await asyncio.sleep(self.random.uniform(0, job.rest))
 
     async def _turn(self, wait: int) -> None:
         """Acquire, work and release."""
@@ -261,7 +266,7 @@ class Task:
         """Adopt leases that other processes hand over, one after another."""
         worker = self.worker
         while (left := worker.time_left()) > 0:
-            await asyncio.sleep(min(0.01, left))
+            await asyncio.sleep(min(LOOK_FOR_LEASES, left))
             for path in (worker.folder / "handover").glob("*.lease"):
                 taken = path.with_suffix(f".{worker.name}")
                 with contextlib.suppress(FileNotFoundError):

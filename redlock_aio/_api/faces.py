@@ -7,18 +7,34 @@ What the locks for asyncio, for threads and of the command line have in common.
 import asyncio
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
+
+from redis.asyncio import RedisCluster
 
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
+from redlock_aio._engine.session import RestartGuard
 from redlock_aio._rules.retry import Retry
+from redlock_aio._transport.address import ClusterDialler, ClusterMaster, masters_of
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+from redlock_aio.events import Listener
 
 MOST_SPLITS = 10
 """The most attempts for a call that skips if others hold the lock, while no holder is known."""
+
+
+AnyCluster: TypeAlias = str | RedisCluster | ClusterDialler
+"""What `Redlock.of_cluster` takes."""
+
+
+def cluster_masters(
+    cluster: AnyCluster, masters: int | None, tags: Sequence[str] | None
+) -> tuple[ClusterMaster, ...]:
+    """Return the masters for `Redlock.of_cluster`, which `Redlock` takes in the place of URLs."""
+    return masters_of(cluster, masters, tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,21 @@ class CommonLockArguments(WriteArguments, total=False):
     shared: bool
     permits: int | None
     retry: Retry | None
+
+
+class ManagerArguments(TypedDict, total=False):
+    """The options of a manager besides its masters, for type checkers; see `Redlock`."""
+
+    master_timeout: int | timedelta | None
+    drift_factor: float
+    retry: Retry
+    key_prefix: str
+    fencing: bool
+    max_waiters: int
+    max_ttl: int | timedelta
+    restart_guard: RestartGuard
+    listener: Listener | None
+    name: str | None
 
 
 async def acquire_or_skip(lock: Lock) -> Lease:

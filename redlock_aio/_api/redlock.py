@@ -1,7 +1,7 @@
 """The manager of one set of masters, with the options that hold for all locks on them."""
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
@@ -10,7 +10,13 @@ from redis.asyncio import Redis
 
 from redlock_aio._api.decorator import LockArguments, P, T, locked
 from redlock_aio._api.election import Election
-from redlock_aio._api.faces import OwnThread, ReadArguments
+from redlock_aio._api.faces import (
+    AnyCluster,
+    ManagerArguments,
+    OwnThread,
+    ReadArguments,
+    cluster_masters,
+)
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._api.reporting import announce
@@ -39,7 +45,7 @@ from redlock_aio._rules.validation import (
     positive,
     text,
 )
-from redlock_aio._transport.address import AnyDialler, addresses
+from redlock_aio._transport.address import AnyDialler, ClusterMaster, addresses
 from redlock_aio.events import Acquired, Listener
 
 MAX_WAITERS = 1_000
@@ -133,9 +139,11 @@ class Redlock(OnlyForAsyncio):
         if unknown:
             raise mistakes.unknown_options(unknown, called="Redlock()")
         one_of(restart_guard, quarantine.GUARDS, name="restart_guard")
-        self._resources = Resources(key_prefix)
+        diallers = tuple(addresses(masters))
+        tagged = isinstance(diallers[0], ClusterMaster)
+        self._resources = Resources(key_prefix, tagged=tagged)
         settings = Settings(
-            tuple(addresses(masters)),
+            diallers,
             drift_factor=timing.drift_factor(drift_factor),
             max_ttl=timing.at_least(timing.milliseconds(max_ttl, name="max_ttl"), name="max_ttl"),
             max_waiters=positive(max_waiters, name="max_waiters"),
@@ -155,6 +163,49 @@ class Redlock(OnlyForAsyncio):
             fencing=of_type(fencing, bool, name="fencing"),
             retry=of_type(retry, Retry, name="retry"),
         )
+
+    @classmethod
+    def of_cluster(
+        cls,
+        cluster: AnyCluster,
+        *,
+        masters: int | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ManagerArguments],
+    ) -> Self:
+        """
+        Return a manager whose masters are primaries of one Redis Cluster.
+
+        Each master is the primary that owns the slot of a tag, such as ``{0001}``. All keys
+        there begin with the tag, or have it as their first braces. All programs that lock
+        the same resources use the same *masters* and *tags*, as they name the same masters
+        elsewhere. The nodes of one Cluster share their configuration, and a failover costs
+        the vote of its master for *max_ttl* and a little more: servers that know nothing of
+        each other are the better masters, see `docs/how-to/cluster.md`.
+
+        Args:
+            cluster: The URL of a node, or of several with commas between them
+                (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``), or a
+                `redis.asyncio.RedisCluster` client, whose connection settings are taken over.
+                Login and TLS are used for all nodes. In the URL ``+cluster`` may follow the
+                scheme, with ``?masters=`` and ``?tags=``; such a URL can also be given to
+                `Redlock`, alone.
+
+            masters: How many primaries are masters: an odd number, at most that of the
+                primaries (default 3).
+
+            tags: The tag of each master, four letters or digits each, for a Cluster whose
+                slots are shared out unevenly (default: by a fixed rule, for three masters
+                ``0001``, ``8209`` and ``8239``).
+
+            options: Those of `Redlock`.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        return cls(cluster_masters(cluster, masters, tags), **options)
 
     def __repr__(self) -> str:
         total, session = len(self._opener.settings.diallers), self._opener.current

@@ -33,7 +33,7 @@ from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.standing import Standing
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
-from redlock_aio._transport.address import AnyDialler, ServiceDialler
+from redlock_aio._transport.address import AnyDialler, ClusterMaster, ServiceDialler
 from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
 from redlock_aio.errors import RedlockError
@@ -170,6 +170,7 @@ class Session:
             self.local_queues,
             max_waiters=self.max_waiters,
             clock_lead=self.clock_lead,
+            key_prefix=settings.key_prefix,
         )
         self.watchdog: Watchdog = Watchdog(self.masters, self.local_queues, settings.drift_factor)
 
@@ -193,6 +194,7 @@ class Session:
             vouched=settings.restart_guard == "fsync-always",
             alone=len(settings.diallers) == 1,
             neighbours={},
+            clusters={},
             client_name=(settings.stamp or this_process())[1:].decode(),
         )
         return tuple(
@@ -384,7 +386,9 @@ def this_process() -> bytes:
 
 
 def address_of(dialler: AnyDialler) -> str:
-    """Return the name by which other programs know a master: its Sentinel service or address."""
+    """Return the name by which other programs know a master: its service, tag or address."""
+    if isinstance(dialler, ClusterMaster):
+        return dialler.tag.decode()
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
 
 
@@ -529,6 +533,12 @@ def _check(settings: Settings) -> None:
 
     For an even number of masters only a line is logged.
     """
+    clustered = any(isinstance(dialler, ClusterMaster) for dialler in settings.diallers)
+    if settings.restart_guard == "fsync-always" and clustered:
+        raise ValueError(
+            "restart_guard must be 'auto' or 'strict' with a Redis Cluster: a failover loses locks"
+            " even with fsync"
+        )
     failing_over = [isinstance(dialler, ServiceDialler) for dialler in settings.diallers]
     if settings.restart_guard == "fsync-always" and any(failing_over):
         raise ValueError(

@@ -19,12 +19,11 @@ from redlock_aio._protocol.scripts import (
     REVOKE,
     Script,
 )
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.fencing import KEPT
 
 INFO = pack(b"INFO")
 
-# A probe: only a server that has DELIFEQ and permits it to this user answers without an error.
-CAN_FREE = pack(b"DELIFEQ", b"redlock_aio:marker", b"")
 
 PING = pack(b"PING")
 
@@ -45,13 +44,18 @@ def set_name(name: str) -> bytes:
 
 
 MARKER = b"redlock_aio:marker"
-"""The key of the restart guard's marker; see `quarantine`."""
+"""The key of the restart guard's marker; see `quarantine`. That of a slot has a tag behind it."""
 
 NEVER = 2**53
 """An instant on a master's clock, in microseconds, that is later than all others."""
 
 CHANNEL = b"redlock_aio:wake:"
-"""The prefix of the channels on which the next member of a fair queue is woken."""
+"""
+The prefix of the channels on which the next member of a fair queue is woken.
+
+A Cluster passes a message to all of its nodes. So the channels of its masters have a tag
+behind this, and each is subscribed to at the node of this master alone.
+"""
 
 _BULK = b"$%d\r\n%b\r\n"
 
@@ -150,11 +154,22 @@ The bytes of a marker that are read. This library writes shorter ones, but other
 a value of any length.
 """
 
-# Not a script: a master without the scripts must still return its marker.
-READ_MARKER = pack(b"GETRANGE", MARKER, b"0", b"%d" % (LONGEST_MARKER - 1))
+
+def can_free(marker: bytes = MARKER) -> bytes:
+    """Return a probe: a server that has DELIFEQ, and permits it to this user, gives no error."""
+    return pack(b"DELIFEQ", marker, b"")
 
 
-def mark(value: bytes, *, over: bytes) -> bytes:
+def read_marker(marker: bytes = MARKER) -> bytes:
+    """Return the command that reads a marker."""
+    # Not a script: a master without the scripts must still return its marker.
+    return pack(b"GETRANGE", marker, b"0", b"%d" % (LONGEST_MARKER - 1))
+
+
+READ_MARKER = read_marker()
+
+
+def mark(value: bytes, *, over: bytes, marker: bytes = MARKER) -> bytes:
     """
     Return the command that sets a master's marker, if it has not changed since it was read.
 
@@ -162,11 +177,17 @@ def mark(value: bytes, *, over: bytes) -> bytes:
         over: The value that `READ_MARKER` has returned; empty for none.
     """
     last = b"%d" % (LONGEST_MARKER - 1)
-    return pack(b"EVALSHA", MARK.sha, b"1", MARKER, value, over, last)
+    return pack(b"EVALSHA", MARK.sha, b"1", marker, value, over, last)
 
 
-def subscription(client: bytes, *, begins: bool) -> bytes:
-    return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", CHANNEL + client)
+def channels(key: bytes) -> bytes:
+    """Return the prefix of the channels for waiters for *key*."""
+    return CHANNEL + PLACEHOLDER if PLACEHOLDER in key else CHANNEL
+
+
+def subscription(client: bytes, *, begins: bool, key: bytes = b"") -> bytes:
+    """Return the command for the channel of *client*, for locks whose keys begin with *key*."""
+    return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", channels(key) + client)
 
 
 PERMIT = b"redlock_aio:permit:"
@@ -288,7 +309,9 @@ def leave(
         script: The one for this kind of lock.
     """
     how = b"kept" if keep_key else b"stay" if keep_place else b"go"
-    return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, member, how, CHANNEL)
+    return pack(
+        b"EVALSHA", script.sha, b"%d" % len(keys), *keys, token, member, how, channels(keys[0])
+    )
 
 
 DECLARED_SETS = b"redlock_aio:masters:"
@@ -351,5 +374,5 @@ def revoke(
         readers: The values of those who share the lock; one of them must still have its share.
     """
     keys = (key, *queue_keys(key), shares_key(key))
-    how = (value, instead, b"%d" % ttl, CHANNEL)
+    how = (value, instead, b"%d" % ttl, channels(key))
     return pack(b"EVALSHA", REVOKE.sha, b"3", *keys, *how, *readers)

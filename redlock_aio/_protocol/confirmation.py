@@ -1,8 +1,8 @@
 """
-Decide by a majority of the Sentinels whether a server is still the master.
+Decide by a majority of the Sentinels, or of the nodes of a Cluster, who is the master.
 
-A master that Sentinel has replaced does not know that while it is cut off, and answers
-its clients as before. Therefore a master votes only while a majority of the named
+A master that was replaced does not know that while it is cut off or paused, and answers its
+clients as before. Therefore a master behind Sentinel votes only while a majority of the named
 Sentinels has confirmed it within the last `CONFIRMED_FOR` seconds, called c here:
 
     a Sentinel's answer       counts until c after the question was sent
@@ -17,12 +17,19 @@ learned of the new master. A lease from then lives for *max_ttl* at most, and B 
 *max_ttl* besides c. A single Sentinel is not enough: on the old master's side of a
 partition it confirms the old master for ever.
 
+In a Redis Cluster all of its nodes, primaries and replicas, take the place of the Sentinels:
+the owner of a slot and its epoch are what each of them confirms. A node keeps both on its
+disk, and changes the owner only for one with a higher epoch. The primaries alone would not
+do, because a failover changes which nodes these are: of {A, B, C} and then {R, B, C} the
+majorities {A, B} and {R, C} have no node in common. Nodes that join or leave change the
+voters: see `Confirmation.set_voters`.
+
 The epoch belongs to the confirmation. If the same address is confirmed again in the
 same epoch, no other server was the confirmed master in between, whatever happened to
 the Sentinels: it votes at once. In a later epoch another server was the master in
 between, and this one may lack the locks that were granted there.
 
-Nothing here asks a Sentinel or reads a clock; instants are seconds on the clock of
+Nothing here asks a server or reads a clock; instants are seconds on the clock of
 leases.
 """
 
@@ -30,18 +37,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redlock_aio._protocol.cluster_nodes import Owner
 from redlock_aio._protocol.replies import harmless
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.quorum import majority
 
 CONFIRMED_FOR = 2.0
-"""Seconds for which the answer of a Sentinel counts, from the moment of the question."""
+"""Seconds for which an answer counts, from the moment of the question."""
 
 ASK_INTERVAL = 0.5
 """
-Seconds between two questions to a Sentinel: an answer that is lost, or a loop that does
+Seconds between two questions to one of them: an answer that is lost, or a loop that does
 not run for a second, does not cost the confirmation.
 """
+
+BY_SENTINELS = "Sentinels confirm"
 
 SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
 
@@ -87,38 +97,40 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class SentinelAnswer:
+class Statement:
     """
-    The answer of one Sentinel.
+    The answer of one Sentinel, or of one node of a Cluster.
 
     Attributes:
-        reason: Why the Sentinel names none, or why there is no newer answer.
+        configuration: The master that it names.
 
-        sentinel: The Sentinel's identity (MYID), empty if it is not known.
+        reason: Why it names none, or why there is no newer answer.
+
+        by: The identity of the Sentinel (MYID), empty if it is not known.
 
         known: The number of Sentinels that it knows, including itself; 0 if that is not known.
     """
 
-    configuration: Configuration | None = None
+    configuration: Configuration | Owner | None = None
     reason: str = "not asked yet"
-    sentinel: str = ""
+    by: str = ""
     known: int = 0
     asked_at: float = -math.inf
 
 
-def read_answer(replies: Sequence[object], asked_at: float) -> SentinelAnswer:
+def read_answer(replies: Sequence[object], asked_at: float) -> Statement:
     address, details, sentinel = replies
     if address is None:
-        return SentinelAnswer(reason="knows no master of that name", asked_at=asked_at)
+        return Statement(reason="knows no master of that name", asked_at=asked_at)
     for reply in (address, details):
         if isinstance(reply, Exception):
-            return SentinelAnswer(reason=harmless(str(reply)), asked_at=asked_at)
+            return Statement(reason=harmless(str(reply)), asked_at=asked_at)
     facts = _facts(details)
     others = _number(facts.get(b"num-other-sentinels"))
-    return SentinelAnswer(
+    return Statement(
         configuration := _configuration(address, facts.get(b"config-epoch")),
         reason="" if configuration else "gives a malformed reply",
-        sentinel=sentinel.decode("ascii", "replace") if isinstance(sentinel, bytes) else "",
+        by=sentinel.decode("ascii", "replace") if isinstance(sentinel, bytes) else "",
         known=0 if others is None else others + 1,
         asked_at=asked_at,
     )
@@ -145,48 +157,70 @@ def _number(value: object) -> int | None:
 
 
 class Confirmation:
-    """The newest answers of the Sentinels that were named."""
+    """
+    The newest answers of the voters: of the Sentinels that were named, or the nodes of a Cluster.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
-        self._answers = [SentinelAnswer() for _ in names]
-        self._needed = majority(len(self._names))
+    Args:
+        names: Those of the Sentinels. Their numbers are the keys below; nodes have their ids.
+
+        kind: What the voters do, for messages.
+    """
+
+    def __init__(self, names: Sequence[str] = (), *, kind: str = BY_SENTINELS) -> None:
+        self._kind = kind
+        self._names: dict[int | str, str] = dict(enumerate(names))
+        self._answers: dict[int | str, Statement] = {voter: Statement() for voter in self._names}
 
     def __repr__(self) -> str:
-        answers = ", ".join(str(a.configuration or a.reason) for a in self._answers)
+        answers = ", ".join(str(a.configuration or a.reason) for a in self._answers.values())
         return f"<Confirmation {answers}>"
 
-    def on_answer(self, number: int, answer: SentinelAnswer) -> None:
-        self._answers[number] = answer
+    @property
+    def _needed(self) -> int:
+        return majority(len(self._names))
 
-    def failed(self, number: int, reason: str) -> None:
-        """Store why a Sentinel does not answer; its last answer counts as long as before."""
-        self._answers[number] = replace(self._answers[number], reason=reason)
+    def set_voters(self, names: Mapping[str, str]) -> None:
+        """
+        Set the voters: all nodes of the Cluster that a node has listed within `CONFIRMED_FOR`.
 
-    def until(self, configuration: Configuration) -> float:
+        Two programs may have different ones, while nodes join or leave. If one set has one
+        node more than the other, each majority of one still shares a node with each majority
+        of the other: of n and n + 1 nodes they have n + 2 votes at least.
+        """
+        self._names = dict(names.items())
+        self._answers = {voter: self._answers.get(voter, Statement()) for voter in names}
+
+    def on_answer(self, voter: int | str, answer: Statement) -> None:
+        self._answers[voter] = answer
+
+    def failed(self, voter: int | str, reason: str) -> None:
+        """Store why a voter does not answer; its last answer counts as long as before."""
+        self._answers[voter] = replace(self._answers[voter], reason=reason)
+
+    def until(self, configuration: Configuration | Owner) -> float:
         """Return the end of the confirmation of *configuration*; minus infinity if it has none."""
-        newest: dict[str, float] = {}
-        for name, answer in zip(self._names, self._answers, strict=True):
+        newest: dict[int | str, float] = {}
+        for voter, answer in self._answers.items():
             if answer.configuration == configuration:
                 # A Sentinel that was named twice counts once.
-                sentinel = answer.sentinel or name
-                newest[sentinel] = max(newest.get(sentinel, -math.inf), answer.asked_at)
+                voter_ = answer.by or voter
+                newest[voter_] = max(newest.get(voter_, -math.inf), answer.asked_at)
         instants = sorted(newest.values(), reverse=True)
         if len(instants) < self._needed:
             return -math.inf
         return instants[self._needed - 1] + CONFIRMED_FOR
 
-    def current(self, now: float) -> Configuration | None:
+    def current(self, now: float) -> Configuration | Owner | None:
         """Return the configuration that is confirmed *now*; ``None`` if none is."""
-        for configuration in {answer.configuration for answer in self._answers}:
+        for configuration in {answer.configuration for answer in self._answers.values()}:
             if configuration is not None and now <= self.until(configuration):
-                return configuration  # two majorities share a Sentinel: no other one can be
+                return configuration  # two majorities share a voter: no other one can be
         return None
 
-    def describe(self, configuration: Configuration | None, now: float) -> str:
+    def describe(self, configuration: Configuration | Owner | None, now: float) -> str:
         missing = [
-            f"{name} {self._why_not(answer, now)}"
-            for name, answer in zip(self._names, self._answers, strict=True)
+            f"{self._names[voter]} {self._why_not(answer, now)}"
+            for voter, answer in self._answers.items()
             if answer.configuration != configuration
             or configuration is None
             or now > answer.asked_at + CONFIRMED_FOR
@@ -194,10 +228,10 @@ class Confirmation:
         count, total = len(self._names) - len(missing), len(self._names)
         what = "the master" if configuration is None else str(configuration)
         text = f": {', '.join(missing)}" if missing else ""
-        return f"{count} of {total} Sentinels confirm {what}, {self._needed} must{text}"
+        return f"{count} of {total} {self._kind} {what}, {self._needed} must{text}"
 
     @staticmethod
-    def _why_not(answer: SentinelAnswer, now: float) -> str:
+    def _why_not(answer: Statement, now: float) -> str:
         if answer.reason:
             return f"({answer.reason})"
         if now > answer.asked_at + CONFIRMED_FOR:
@@ -207,13 +241,13 @@ class Confirmation:
     @property
     def caution(self) -> str:
         """A warning if the named Sentinels are not all that exist, or not distinct; else empty."""
-        known = max(answer.known for answer in self._answers)
+        known = max((answer.known for answer in self._answers.values()), default=0)
         if known > len(self._names):
             return (
                 f"its Sentinels know of {known}, but {len(self._names)} were named;"
                 " name all of them, in every program"
             )
-        ids = [answer.sentinel for answer in self._answers if answer.sentinel]
+        ids = [answer.by for answer in self._answers.values() if answer.by]
         if len(set(ids)) < len(ids):
             return "two of the addresses of its Sentinels lead to the same Sentinel"
         return ""

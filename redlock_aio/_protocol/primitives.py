@@ -31,6 +31,7 @@ from redlock_aio._protocol.scripts import (
     RESTORE_FENCED,
     TAKE_PERMIT,
 )
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
 from redlock_aio._rules.validation import MOST_RESOURCES, text
 
@@ -438,7 +439,7 @@ class Permits:
         keys = commands.permit_keys(self.permit(0))
         kept = b"" if keep is None else b"%d" % keep
         head = (b"EVALSHA", DROP_PERMITS.sha, b"%d" % len(keys), *keys, token)
-        return pack(*head, b"%d" % self.number, kept, commands.CHANNEL)
+        return pack(*head, b"%d" % self.number, kept, commands.channels(keys[0]))
 
     @property
     def _head(self) -> bytes:
@@ -475,10 +476,19 @@ def with_queues(key: _Locked | Share) -> tuple[bytes, ...]:
 
 
 class Resources:
+    """
+    The keys of resources.
+
+    Args:
+        tagged: Whether the masters are of a Cluster: their keys begin with a tag.
+    """
+
     __slots__ = ("known", "prefix")
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, tagged: bool = False) -> None:
         self.prefix = b"" if prefix == "" else text(prefix, name="key_prefix")
+        if tagged:
+            self.prefix = PLACEHOLDER + self.prefix
         self.known: dict[tuple[str, ...], Mutex | JointMutex] = {}
 
     def key(self, resource: str) -> Mutex:

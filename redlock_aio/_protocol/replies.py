@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from redlock_aio._protocol import tags
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.fair_ticket import Position
@@ -149,6 +150,21 @@ def time(reply: object) -> int | None:
         return None
     now = int(seconds) * 1_000_000 + int(rest)
     return now if now < NEVER else None
+
+
+def restored(push: object, tag: bytes) -> object:
+    """Return a *push* of a master of a Cluster with the keys in it as the engine knows them."""
+    match push:
+        case [b"invalidate", list(keys)]:
+            return [push[0], [_restored(key, tag) for key in keys]]
+        case [b"message", channel, bytes(data)]:
+            # A member of a queue, which has no braces, and behind it the key of a permit.
+            return [push[0], channel, _restored(data, tag)]
+    return push
+
+
+def _restored(key: object, tag: bytes) -> object:
+    return tags.restored(key, tag) if isinstance(key, bytes) else key
 
 
 class Queued(NamedTuple):

@@ -113,6 +113,8 @@ class NoVoteCause(enum.Enum):
 
         PROMOTED: It was a replica, and may lack locks.
 
+        MOVED: The slot of its tag has come from another node of the Cluster.
+
         MARKED: Another program has marked it as one that may have forgotten locks.
 
         BAD_UPTIME: Its uptime is not plausible, so it may have restarted.
@@ -123,10 +125,10 @@ class NoVoteCause(enum.Enum):
 
         SET_UNDECLARED: The masters of this program are not declared there yet.
 
-        UNCONFIRMED: Too few Sentinels confirm it.
+        UNCONFIRMED: Too few Sentinels, or nodes of the Cluster, confirm it.
 
-        FAILOVER: The Sentinels name another server as the master, or its host name leads to
-            another one.
+        FAILOVER: The Sentinels, or the nodes of the Cluster, name another server as the master,
+            or its host name leads to another one.
 
         CLOSED: This program has ended the connection.
     """
@@ -144,6 +146,7 @@ class NoVoteCause(enum.Enum):
     RESTARTED = "restarted"
     FLUSHED = "flushed"
     PROMOTED = "promoted"
+    MOVED = "moved"
     MARKED = "marked"
     BAD_UPTIME = "bad_uptime"
     UNPROVEN = "unproven"

@@ -23,7 +23,7 @@ clock of leases, those in markers are microseconds on the master's own.
 import enum
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.server_info import ServerInfo
@@ -42,6 +42,12 @@ process may be marking a new set at this very moment.
 
 UNDECIDED_INTERVAL = 0.5
 """Seconds between two later reads, while other masters can't be reached."""
+
+UNDECIDED_SLOT = 20
+"""
+The number of later reads after which the quarantine of an owner of a slot begins, though it is
+not known whether the masters are new. It has no uptime that would end this by itself.
+"""
 
 PUSHED_INTERVAL = 0.5
 """
@@ -159,6 +165,7 @@ class Reason(enum.Enum):
     FLUSHED = "its keys were flushed, and locks with them"
     ABSURD = "its uptime is not plausible: it may have restarted and forgotten locks"
     PROMOTED = "it was a replica, and may lack locks"
+    MOVED = "its slot has come from another node, or its epoch has changed, and it may lack locks"
     MARKED = "it is marked as one that may have forgotten locks"
     UNPROVEN = "it started {ago} s ago, and it is not known yet that all masters are new"
 
@@ -232,13 +239,16 @@ def judge(
             # A server that started before this process lost the connection was there
             # already, as a replica.
             older = info.promoted and (info.uptime or 0) > now - seen.at
-            return _out(
-                info, quarantine, quarantine, Reason.PROMOTED if older else Reason.RESTARTED
-            )
+            reason = Reason.PROMOTED if older else Reason.RESTARTED
+            reason = _why_moved(info, now - seen.at) if info.of_slot else reason
+            return _out(info, quarantine, quarantine, reason)
         seen = Seen()  # the observation is of another server, long ago
     elif (left := _since_flush(info, marker, seen, quarantine)) > 0:
         return _out(info, left, quarantine, Reason.FLUSHED)
-    verdict = _by_marker(info, marker, seen, now, quarantine, strict=strict)
+    if info.of_slot and not (marker is not None and info.is_named(marker.run_id)):
+        verdict = _by_slot(info, marker, quarantine, strict=strict)
+    else:
+        verdict = _by_marker(info, marker, seen, now, quarantine, strict=strict)
     left = seen.until - now
     if left <= verdict.seconds:
         return verdict
@@ -319,6 +329,27 @@ def _by_marker(
     return not_new(info, quarantine) if strict else Verdict(UNDECIDED, young, Reason.UNPROVEN)
 
 
+def _by_slot(
+    info: ServerInfo, marker: Marker | None, quarantine: float, *, strict: bool
+) -> Verdict:
+    """
+    Return the standing of the owner of a slot without a marker of its own.
+
+    How long the server has been running says nothing: it may have got the slot just now.
+    """
+    if marker is not None:
+        return _out(info, quarantine, quarantine, _why_moved(info, quarantine))
+    if strict:
+        return not_new(info, quarantine)
+    return Verdict(UNDECIDED, quarantine, Reason.UNPROVEN)
+
+
+def _why_moved(info: ServerInfo, quarantine: float) -> Reason:
+    if info.uptime is not None and 0 <= info.uptime < quarantine:
+        return Reason.RESTARTED
+    return Reason.PROMOTED if info.promoted else Reason.MOVED
+
+
 def _by_own_marker(
     info: ServerInfo, marker: Marker, seen: Seen, now: float, quarantine: float
 ) -> Verdict:
@@ -348,6 +379,9 @@ def _by_own_marker(
 
 def not_new(info: ServerInfo, quarantine: float, *, certain: bool = False) -> Verdict:
     """Return the standing of a young server without a marker that is not one of a new set."""
+    if info.of_slot:
+        reason = _why_moved(info, quarantine)
+        return _out(info, quarantine, quarantine, reason, careful=not certain)
     young = quarantine if info.uptime is None else _bounded(quarantine - info.uptime, quarantine)
     return _out(info, young, quarantine, Reason.RESTARTED, careful=not certain)
 
@@ -412,21 +446,19 @@ def bar(reason: Reason, *, ago: float, until: float) -> Bar:
 
 
 def cause(reason: Reason) -> NoVoteCause:
-    match reason:
-        case Reason.RESTARTED:
-            return NoVoteCause.RESTARTED
-        case Reason.FLUSHED:
-            return NoVoteCause.FLUSHED
-        case Reason.ABSURD:
-            return NoVoteCause.BAD_UPTIME
-        case Reason.PROMOTED:
-            return NoVoteCause.PROMOTED
-        case Reason.MARKED:
-            return NoVoteCause.MARKED
-        case Reason.UNPROVEN | Reason.NONE:
-            return NoVoteCause.UNPROVEN
-        case _:
-            assert_never(reason)
+    return _CAUSES[reason]
+
+
+_CAUSES = {
+    Reason.NONE: NoVoteCause.UNPROVEN,
+    Reason.RESTARTED: NoVoteCause.RESTARTED,
+    Reason.FLUSHED: NoVoteCause.FLUSHED,
+    Reason.ABSURD: NoVoteCause.BAD_UPTIME,
+    Reason.PROMOTED: NoVoteCause.PROMOTED,
+    Reason.MOVED: NoVoteCause.MOVED,
+    Reason.MARKED: NoVoteCause.MARKED,
+    Reason.UNPROVEN: NoVoteCause.UNPROVEN,
+}
 
 
 def _in(

@@ -29,8 +29,11 @@ class ServerInfo:
         replid: The first digits of its replication id, if it was promoted within about the
             last hour; else empty.
 
-        epoch: The number of the failover by which Sentinels made it a master; ``None``
-            without Sentinels.
+        epoch: The number of the failover by which Sentinels made it a master, or the
+            configuration epoch of a node of a Cluster; ``None`` if nobody names it.
+
+        of_slot: Whether it is used as the owner of a slot of a Cluster, which it may have got
+            from another server at any time.
 
         appends: Whether it keeps an append-only file; ``None`` if the reply lacks it.
 
@@ -52,6 +55,7 @@ class ServerInfo:
     fed: int = 0
     replid: str = ""
     epoch: int | None = None
+    of_slot: bool = False
 
     @classmethod
     def parse(cls, text: bytes) -> "ServerInfo":
@@ -119,14 +123,25 @@ class ServerInfo:
         """
         return replace(self, epoch=epoch, promoted=self.promoted or epoch > 0)
 
+    def in_slot(self, epoch: int) -> "ServerInfo":
+        """
+        Return a copy whose identity is different in each *epoch* of the owner of a slot.
+
+        A node that lost the slot and got it back has a later epoch. Unlike that of Sentinels,
+        an epoch above 0 proves nothing: those of a new Cluster are 1, 2, 3 and so on.
+        """
+        return replace(self, epoch=epoch, of_slot=True)
+
     @property
     def objection(self) -> tuple[NoVoteCause, str] | None:
         """The cause for which this server can't vote, and its text; ``None`` if it can."""
-        if self.clustered:
+        if self.of_slot and not self.clustered:
+            return NoVoteCause.UNSUPPORTED, "no node of a Redis Cluster (cluster_enabled is 0)"
+        if self.clustered and not self.of_slot:
             # A failover, or a slot that moves, deletes keys while run_id and marker stay.
             return NoVoteCause.UNSUPPORTED, (
                 "a node of a Redis Cluster (cluster_enabled is 1), which may lose locks without"
-                " a restart; a master is a server of its own, or behind Sentinel"
+                " a restart; Redlock.of_cluster() makes several of its primaries the masters"
             )
         if self.role != "master":
             return NoVoteCause.NOT_A_MASTER, f"not a master but a {self.role}"

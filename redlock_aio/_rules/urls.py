@@ -13,7 +13,7 @@ servers, which redis-py can read: see `MasterUrl`.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 SCHEMES = {
@@ -24,12 +24,18 @@ SCHEMES = {
 BY_SENTINELS = "+sentinel"
 """Ends the scheme of a master that Sentinels name."""
 
+BY_CLUSTER = "+cluster"
+"""Ends the scheme of a Redis Cluster, several primaries of which are the masters."""
+
+CLUSTER_PORT = 6379
+"""The port of a node of a Cluster whose port is not named."""
+
 SENTINEL_PORT = 26379
 """The port of a Sentinel whose port is not named."""
 
 KNOWN_SCHEMES = frozenset({
-    "http", "https", "redis+cluster", "redis+socket", "redis-sentinel", "rediss-sentinel",
-    "sentinel", "sentinels", "tcp", "unix+sentinel",
+    "http", "https", "redis+socket", "redis-sentinel", "rediss-sentinel",
+    "sentinel", "sentinels", "tcp", "unix+cluster", "unix+sentinel",
 })  # fmt: skip
 """Schemes that users write instead; any other scheme may be a part of a password."""
 
@@ -40,6 +46,7 @@ _PASSWORDS = {"password", "sentinel_password", "ssl_password"}
 _BEFORE = {"host", "path", "port"}
 _OF_MASTER = {"db", "password", "username"}
 _OF_SENTINELS = {"sentinel_password": "password", "sentinel_username": "username"}
+_OF_CLUSTER = {"masters", "tags", "db"}
 _SECOND = re.compile(r"(rediss?|valkeys?|sentinel|unix)://", re.IGNORECASE)
 _BETWEEN = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 _SERVICE = re.compile(r"/([A-Za-z0-9._-]+)(?:/([0-9]{0,9}))?")
@@ -56,18 +63,48 @@ class MasterUrl:
         service: The name of the master on its Sentinels; empty if there are none.
 
         sentinels: The URL of each Sentinel.
+
+        nodes: The URL of each node of a Redis Cluster that is named.
+
+        tag: The tag of the master there, with braces; empty if the URL names several.
     """
 
     server: str = field(default="", repr=False)
     service: str = ""
     sentinels: tuple[str, ...] = field(default=(), repr=False)
+    nodes: tuple[str, ...] = field(default=(), repr=False)
+    tag: str = ""
     _before: str = field(default="", repr=False)
     _behind: str = field(default="", repr=False)
 
     def at(self, host: str, port: int) -> str:
-        """Return the URL of the server at an address that Sentinels name."""
+        """Return the URL of the server at an address that Sentinels, or nodes, name."""
         where = f"[{host}]" if ":" in host else host
         return f"{self._before}{where}:{port}{self._behind}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """
+    What the URL of a Redis Cluster says.
+
+    Attributes:
+        server: The URL of its first node that is named, as redis-py can read it.
+
+        seeds: The host and port of each node that is named.
+
+        by: What its scheme ends in.
+
+        masters: How many masters it asks for; ``None`` if it does not.
+
+        tags: The tags that it asks for; ``None`` if it does not.
+    """
+
+    server: str = field(repr=False)
+    seeds: tuple[tuple[str, int], ...]
+    by: str
+    masters: int | None
+    tags: tuple[str, ...] | None
 
 
 def split(text: str) -> list[str]:
@@ -84,6 +121,8 @@ def split(text: str) -> list[str]:
 def locate(url: str) -> MasterUrl:
     """Return the servers that *url* names; `check` has accepted it."""
     scheme, _, rest = url.partition("://")
+    if is_of_cluster(url):
+        return _locate_node(url)
     base = scheme.lower().removesuffix(BY_SENTINELS)
     if base == scheme.lower():
         return MasterUrl(f"{SCHEMES[base]}://{rest}")
@@ -95,7 +134,72 @@ def locate(url: str) -> MasterUrl:
     theirs = [(_OF_SENTINELS.get(n, n), value) for n, value in options if n not in _OF_MASTER]
     ports = [host if _port(host) else f"{host.removesuffix(':')}:{SENTINEL_PORT}" for host in hosts]
     sentinels = tuple(f"{SCHEMES[base]}://{host}{_query(theirs)}" for host in ports)
-    return MasterUrl("", service, sentinels, f"{SCHEMES[base]}://{login}", _query(own))
+    before = f"{SCHEMES[base]}://{login}"
+    return MasterUrl("", service, sentinels, _before=before, _behind=_query(own))
+
+
+def is_of_cluster(url: str) -> bool:
+    """Return whether the scheme of *url* is one of a Redis Cluster."""
+    scheme, found, _ = url.partition("://")
+    return bool(found) and scheme.lower().removesuffix(BY_CLUSTER) in set(SCHEMES) - {
+        scheme.lower(), "unix",
+    }  # fmt: skip
+
+
+def locate_cluster(url: str) -> ClusterUrl:
+    """Return what *url* says; `check_cluster` has accepted it."""
+    scheme, _, rest = url.partition("://")
+    base = scheme.lower().removesuffix(BY_CLUSTER)
+    login, hosts, _, query = _of_sentinels(rest)
+    options = parse_qsl(query)
+    chosen = dict(options)
+    seeds = [
+        (urlsplit(f"{base}://{host}").hostname or "", int(_port(host) or CLUSTER_PORT))
+        for host in hosts
+    ]
+    return ClusterUrl(
+        f"{SCHEMES[base]}://{login}{hosts[0]}"
+        + _query([(name, value) for name, value in options if name not in _OF_CLUSTER]),
+        tuple(seeds),
+        BY_CLUSTER if base != scheme.lower() else "",
+        int(chosen["masters"]) if "masters" in chosen else None,
+        tuple(chosen["tags"].split(",")) if "tags" in chosen else None,
+    )
+
+
+def _locate_node(url: str) -> MasterUrl:
+    named = locate_cluster(url)
+    scheme, _, rest = url.partition("://")
+    login, _, _, query = _of_sentinels(rest)
+    before = f"{SCHEMES[scheme.lower().removesuffix(BY_CLUSTER)]}://{login}"
+    behind = _query([pair for pair in parse_qsl(query) if pair[0] not in _OF_CLUSTER])
+    tags = named.tags or ()
+    tag = f"{{{tags[0]}}}" if len(tags) == 1 else ""
+    made = MasterUrl("", tag=tag, _before=before, _behind=behind)
+    return replace(made, nodes=tuple([made.at(*seed) for seed in named.seeds]))
+
+
+def with_tag(url: str, tag: str) -> str:
+    """Return the *url* of a Cluster for the master with this *tag* alone, which has no braces."""
+    scheme, _, rest = url.partition("://")
+    before, _, query = rest.partition("?")
+    options = [pair for pair in parse_qsl(query) if pair[0] not in {"masters", "tags"}]
+    return f"{scheme}://{before}{_query([*options, ('masters', '1'), ('tags', tag)])}"
+
+
+def check_cluster(url: str, *, name: str) -> None:
+    """Raise `ValueError` unless *url* names nodes of a Redis Cluster, with any scheme of TCP."""
+    scheme, found, rest = url.partition("://")
+    base = scheme.lower().removesuffix(BY_CLUSTER)
+    if found and base in SCHEMES and base != "unix":
+        complaint = _complaint(f"{base}{BY_CLUSTER}://{rest}")
+    else:
+        complaint = (
+            "must be a redis://, rediss://, valkey:// or valkeys:// URL of a node of a Redis"
+            " Cluster, or one with +cluster in its scheme"
+        )
+    if complaint:
+        raise ValueError(f"{name} {complaint}")
 
 
 def _query(options: list[tuple[str, str]]) -> str:
@@ -126,23 +230,31 @@ def check(url: str, *, name: str) -> None:
 def _complaint(url: str) -> str | None:
     scheme, has_scheme, rest = url.partition("://")
     scheme = scheme.lower()
-    base = scheme.removesuffix(BY_SENTINELS)
+    base = scheme.removesuffix(BY_SENTINELS).removesuffix(BY_CLUSTER)
     if not url:
         return "is empty; it must be a URL, such as redis://host:6379"
     if url != url.strip() or not url.isprintable():
         return "has white space at an end, a line break or another character that is not printable"
-    if not has_scheme or base not in SCHEMES or scheme == f"unix{BY_SENTINELS}":
+    many = scheme != base
+    if not has_scheme or base not in SCHEMES or (many and base == "unix"):
         came = f"a {scheme}:// URL" if scheme in KNOWN_SCHEMES else "one of another scheme"
         came = came if has_scheme else "a text without '://'"
         return (
             "must be a redis://, rediss://, valkey://, valkeys://, unix://, redis+sentinel:// or"
-            f" rediss+sentinel:// URL, not {came}"
+            f" rediss+sentinel:// URL, or one redis+cluster:// URL alone, not {came}"
         )
     if _SECOND.search(rest):
         return "holds two URLs; give a list with one URL for each master"
+    return _of_rest(url, scheme, base, rest)
+
+
+def _of_rest(url: str, scheme: str, base: str, rest: str) -> str | None:
+    """*rest* is what follows the ``://``."""
     if "#" in rest or "@" in re.sub(r"^[^/?#]*", "", rest):
         return f"has a '#', or an '@' behind the host; {ESCAPES}"
-    return _of_parts(url, scheme) if base == scheme else _of_service(base, rest)
+    if scheme == base:
+        return _of_parts(url, scheme)
+    return (_of_cluster if scheme.endswith(BY_CLUSTER) else _of_service)(base, rest)
 
 
 def _of_parts(url: str, scheme: str) -> str | None:
@@ -181,6 +293,31 @@ def _of_service(base: str, rest: str) -> str | None:
     parts = (_of_parts(f"{base}://{login}{host}", base) for host in hosts)
     complaint = complaint or next(filter(None, parts), None)
     return complaint or _of_path(path, query) or _of_options(query)
+
+
+def _of_cluster(base: str, rest: str) -> str | None:
+    """*rest* is what follows the ``://``."""
+    login, hosts, path, query = _of_sentinels(rest)
+    complaint = None
+    if "@" in login[:-1]:
+        complaint = f"has two '@' before the path: a login stands once; {ESCAPES}"
+    elif not any(hosts):
+        complaint = "names no node, as in redis+cluster://host:6379?masters=3"
+    elif not all(hosts):
+        complaint = "has a comma without a node before or behind it"
+    elif path not in {"", "/", "/0"}:
+        complaint = f"has a path: a Redis Cluster has the database 0 only; {ESCAPES}"
+    parts = (_of_parts(f"{base}://{login}{host}", base) for host in hosts)
+    complaint = complaint or next(filter(None, parts), None) or _of_options(query)
+    if complaint:
+        return complaint
+    options = dict(parse_qsl(query))
+    if options.get("db", "0") != "0":
+        return "has an option 'db': a Redis Cluster has the database 0 only"
+    masters = options.get("masters")
+    if masters is not None and not (masters.isascii() and masters.isdigit() and len(masters) < 4):
+        return "has an option 'masters' that is not a number, such as 3"
+    return None
 
 
 def _of_path(path: str, query: str) -> str | None:
@@ -225,7 +362,8 @@ def wrong_option(url: str, option: str | None) -> str:
     if option is None or option not in names or names & _PASSWORDS:
         return "has an option that is unknown, or has a value of another kind"
     scheme = url.partition("://")[0].lower()
-    if option.startswith("ssl") and SCHEMES[scheme.removesuffix(BY_SENTINELS)] != "rediss":
-        more = BY_SENTINELS if scheme.endswith(BY_SENTINELS) else ""
+    base = scheme.removesuffix(BY_SENTINELS).removesuffix(BY_CLUSTER)
+    if option.startswith("ssl") and SCHEMES[base] != "rediss":
+        more = scheme.removeprefix(base)
         return f"has an option {option!r}, which is for rediss{more}:// URLs"
     return f"has an option {option!r} that is unknown, or has a value of another kind"

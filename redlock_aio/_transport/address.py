@@ -18,7 +18,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+)
 from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -30,13 +35,18 @@ from redis.exceptions import (
 )
 
 from redlock_aio._protocol import replies
+from redlock_aio._protocol.cluster_nodes import place
+from redlock_aio._protocol.tags import chosen_tags, default_tags
 from redlock_aio._rules import urls
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.standing import Bar
-from redlock_aio._rules.urls import MasterUrl
+from redlock_aio._rules.urls import ClusterUrl, MasterUrl
 from redlock_aio._transport.connection import MasterError
 from redlock_aio._transport.resolver import is_numeric, look_up
+
+MASTERS, MOST_MASTERS = 3, 21
+"""How many primaries of a Redis Cluster are masters by default, and at most."""
 
 _WRONG_OPTION = re.compile(r"unexpected keyword argument '(\w+)'|^Invalid value for '(\w+)' in ")
 
@@ -61,7 +71,7 @@ _NOT_TAKEN = frozenset({
 
 
 class UnconfirmedError(ConnectionError):
-    """No server was dialled, because too few Sentinels confirm one."""
+    """No server was dialled, because too few Sentinels, or nodes of a Cluster, confirm one."""
 
 
 FROM_SERVER = (MasterError, ResponseError, AuthenticationError, AuthorizationError)
@@ -99,7 +109,71 @@ class ServiceDialler(Protocol):
         """Connect to the server at this address; otherwise as `Dialler.dial`."""
 
 
-AnyDialler = Dialler | ServiceDialler
+class ClusterDialler(Protocol):
+    """Makes connections to the nodes of one Redis Cluster: a `ClusterAddress`, or a fake one."""
+
+    @property
+    def seeds(self) -> Sequence[tuple[str, int]]:
+        """The host and port of each node that the user named."""
+
+    @property
+    def prefers_names(self) -> bool:
+        """Whether nodes are dialled by the names that they announce, because TLS checks them."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The credentials, which no text about a node may contain."""
+
+    async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
+        """Connect to the node at this address; otherwise as `Dialler.dial`."""
+
+
+class ClusterMaster:
+    """
+    One master of a Redis Cluster: the primary that owns the slot of its tag.
+
+    Args:
+        of: How many masters there are.
+    """
+
+    def __init__(self, cluster: ClusterDialler, tag: bytes, *, of: int) -> None:
+        self.cluster: ClusterDialler = cluster
+        self.tag: bytes = tag
+        self.of: int = of
+
+    def __str__(self) -> str:
+        return f"{self.tag.decode()} (by Cluster {self.cluster})"
+
+    def __repr__(self) -> str:
+        return f"<ClusterMaster {self}>"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return self.cluster.secrets
+
+
+class NodeAddress:
+    """One node of a Redis Cluster."""
+
+    def __init__(self, cluster: ClusterDialler, host: str, port: int) -> None:
+        self._cluster = cluster
+        self._where = host, port
+
+    def __str__(self) -> str:
+        return place(*self._where)
+
+    def __repr__(self) -> str:
+        return f"<NodeAddress {self}>"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return self._cluster.secrets
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        return await self._cluster.dial_to(*self._where)
+
+
+AnyDialler = Dialler | ServiceDialler | ClusterMaster
 
 
 class _Settings:
@@ -196,8 +270,31 @@ class SentinelAddress(_Settings):
         return await self._opened(connection)
 
 
-def chosen_name(dialler: AnyDialler) -> str:
+class ClusterAddress(_Settings):
+    """The nodes of a Redis Cluster; the settings are the same for all of them."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        source: object,
+        seeds: Sequence[tuple[str, int]],
+        *,
+        by: str = "",
+    ) -> None:
+        super().__init__(pool, source, by=by)
+        self.seeds: Sequence[tuple[str, int]] = tuple(seeds)
+        self._name = place(*self.seeds[0])
+        context = getattr(self._make(), "ssl_context", None)
+        self.prefers_names: bool = bool(getattr(context, "check_hostname", False))
+
+    async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
+        return await self._opened(self._class(**{**self._kwargs, "host": host, "port": port}))
+
+
+def chosen_name(dialler: AnyDialler | ClusterDialler) -> str:
     """Return the *client_name* of the user's client or URL; empty if there is none."""
+    if isinstance(dialler, ClusterMaster):
+        return chosen_name(dialler.cluster)
     return dialler.client_name if isinstance(dialler, _Settings) else ""
 
 
@@ -317,7 +414,7 @@ def address(master: object, *, name: str) -> AnyDialler:
             _check_sentinels(sentinels, name=name)
             return SentinelAddress(pool, master, sentinels)
         return Address(pool, master)
-    if isinstance(master, ServiceDialler):
+    if isinstance(master, ServiceDialler | ClusterMaster):
         return master
     if hasattr(master, "dial") and hasattr(master, "secrets"):
         dialler: Dialler = master
@@ -325,8 +422,8 @@ def address(master: object, *, name: str) -> AnyDialler:
     kind = f"{type(master).__module__}.{type(master).__qualname__}"
     if isinstance(master, RedisCluster):
         raise TypeError(
-            f"{name} can't be a Redis Cluster: it may lose locks at a failover without a sign of"
-            " it; name servers of their own, or masters behind Sentinel"
+            f"{name} can't be a Redis Cluster: Redlock.of_cluster() takes it alone, and makes"
+            " several of its primaries the masters"
         )
     raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
 
@@ -335,7 +432,20 @@ def addresses(
     masters: str | Redis | AnyDialler | Iterable[str | Redis | AnyDialler],
 ) -> list[AnyDialler]:
     if not isinstance(masters, Iterable) or isinstance(masters, str | bytes):
-        return [address(masters, name="masters")]
+        masters, alone = [masters], "masters"
+    else:
+        masters, alone = list(masters), "masters[0]"
+    if len(masters) == 1 and isinstance(masters[0], str) and urls.is_of_cluster(masters[0]):
+        return list(masters_of(masters[0], name=alone))
+    if len(masters) == 1 and alone == "masters":
+        return [address(masters[0], name=alone)]
+    for i, master in enumerate(masters):
+        if isinstance(master, str) and urls.is_of_cluster(master):
+            urls.check(master, name=f"masters[{i}]")
+            raise ValueError(
+                f"masters[{i}] is a Redis Cluster beside other masters: it is named alone, and"
+                " several of its primaries are the masters, see Redlock.of_cluster()"
+            )
     diallers = [address(master, name=f"masters[{i}]") for i, master in enumerate(masters)]
     if not diallers:
         raise ValueError("masters must name at least one master")
@@ -343,7 +453,81 @@ def addresses(
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"masters must be different servers, but {name} is named twice")
+    clusters = {d.cluster if isinstance(d, ClusterMaster) else None for d in diallers}
+    if len(clusters) > 1:
+        raise ValueError("masters must be of one Redis Cluster, or of none")
     return diallers
+
+
+def masters_of(
+    cluster: str | RedisCluster | ClusterDialler,
+    masters: int | None = None,
+    tags: Sequence[str] | None = None,
+    *,
+    name: str = "cluster",
+) -> tuple[ClusterMaster, ...]:
+    """
+    Return the masters that are primaries of a Redis Cluster.
+
+    Args:
+        cluster: A URL, a `redis.asyncio.RedisCluster` client, or a dialler.
+
+        masters: How many; ``None`` for the number in the URL, or 3.
+
+        tags: Their tags, without braces; ``None`` for the fixed ones.
+    """
+    if isinstance(cluster, str):
+        urls.check_cluster(cluster, name=name)
+        of_url = urls.locate_cluster(cluster)
+        masters = of_url.masters if masters is None else masters
+        tags = of_url.tags if tags is None else tags
+    if masters is None:
+        masters = MASTERS if tags is None else len(tags)
+    number = masters
+    check_number(number)
+    made = default_tags(number) if tags is None else chosen_tags(tags, number)
+    dialler: ClusterDialler
+    if isinstance(cluster, str):
+        dialler = _cluster_from_url(cluster, urls.locate_cluster(cluster), name=name)
+    elif isinstance(cluster, RedisCluster):
+        dialler = _cluster_of(cluster)
+    elif hasattr(cluster, "dial_to") and hasattr(cluster, "seeds"):
+        dialler = cluster
+    else:
+        kind = f"{type(cluster).__module__}.{type(cluster).__qualname__}"
+        raise TypeError(
+            f"{name} must be a URL or a redis.asyncio.RedisCluster client, not a {kind}"
+        )
+    return tuple([ClusterMaster(dialler, tag, of=number) for tag in made])
+
+
+def check_number(masters: object) -> None:
+    if not isinstance(masters, int) or isinstance(masters, bool):
+        raise TypeError(f"masters must be an int, not a {type(masters).__name__}")
+    if not 1 <= masters <= MOST_MASTERS or masters % 2 == 0:
+        raise ValueError(
+            f"masters must be an odd number from 1 to {MOST_MASTERS}, not {masters}: an even number"
+            " survives the loss of no more than the odd one below it"
+        )
+
+
+def _cluster_of(client: RedisCluster) -> ClusterAddress:
+    settings = dict(client.connection_kwargs)
+    kind = settings.pop("connection_class", Connection)
+    for unused in ("max_connections", "response_callbacks", "host", "port"):
+        settings.pop(unused, None)
+    seeds = [(str(n.host), int(n.port)) for n in client.nodes_manager.startup_nodes.values()]
+    return ClusterAddress(ConnectionPool(connection_class=kind, **settings), client, seeds)
+
+
+def _cluster_from_url(url: str, named: ClusterUrl, *, name: str) -> ClusterAddress:
+    found = None
+    try:
+        pool = ConnectionPool.from_url(named.server)
+        return ClusterAddress(pool, pool, named.seeds, by=named.by)
+    except Exception as error:  # noqa: BLE001 - as in `_from_url`
+        found = _WRONG_OPTION.search(str(error))
+    raise ValueError(f"{name} {urls.wrong_option(url, found and (found[1] or found[2]))}")
 
 
 def _check_sentinels(sentinels: Sequence[Address], *, name: str) -> None:

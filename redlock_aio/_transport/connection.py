@@ -27,12 +27,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import hiredis
 
 from redlock_aio._protocol import commands, replies, request, scripts
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender, Subscription
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.server_info import ServerInfo
@@ -102,7 +103,19 @@ class ReplicaError(MasterError):
         self.info = info
 
 
-def info_of(reply: object) -> ServerInfo:
+def _as_it_is(info: ServerInfo) -> ServerInfo:
+    return info
+
+
+def info_of(
+    reply: object, identified: Callable[[ServerInfo], ServerInfo] = _as_it_is
+) -> ServerInfo:
+    """
+    Parse the reply to ``INFO``; raise an error if the server can't vote.
+
+    Args:
+        identified: `Route.identified`.
+    """
     if isinstance(reply, NoReply):
         raise ConnectionError(reply.detail)
     if isinstance(reply, Exception):
@@ -110,21 +123,25 @@ def info_of(reply: object) -> ServerInfo:
     if not isinstance(reply, bytes):
         text = f"INFO is answered with a {type(reply).__name__}"
         raise MasterError(NoVoteCause.UNSUPPORTED, text)
-    info = ServerInfo.parse(reply)
+    info = identified(ServerInfo.parse(reply))
     if info.objection is not None:
         if info.objection[0] is NoVoteCause.NOT_A_MASTER:
             raise ReplicaError(info, *info.objection)
-        raise MasterError(*info.objection, permanent=info.clustered)
+        raise MasterError(*info.objection, permanent=info.clustered or info.of_slot)
     return info
 
 
-async def examined(reply: object, connection: "Connection") -> ServerInfo:
+async def examined(
+    reply: object,
+    connection: "Connection",
+    identified: Callable[[ServerInfo], ServerInfo] = _as_it_is,
+) -> ServerInfo:
     """
     Parse the reply to ``INFO``, and ask for the time if that is not in it, as on Redis 6.0.
 
     The time is later than the rest then, by a round trip. So no quarantine becomes shorter.
     """
-    info = info_of(reply)
+    info = info_of(reply, identified)
     if info.time is not None:
         return info
     (asked,) = connection.ask(commands.TIME)
@@ -468,3 +485,33 @@ class Connection(asyncio.Protocol):
         no_reply = NoReply(Answer.UNREACHABLE, reason)
         for sender in unanswered:
             sender.on_reply(self._number, no_reply)
+
+
+class TaggedConnection(Connection):
+    """
+    A connection to a master of a Redis Cluster, whose keys have a tag.
+
+    Args:
+        tag: Replaces the placeholder in all that is sent, and is replaced by it in pushes.
+    """
+
+    __slots__ = ("_tag",)
+
+    def __init__(self, *args: Any, tag: bytes, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tag = tag
+
+    def send(self, payload: bytes, senders: Sequence[Sender], /) -> NoReply | None:
+        return Connection.send(self, payload.replace(PLACEHOLDER, self._tag), senders)
+
+    def _take_push(self, push: object) -> None:
+        super()._take_push(replies.restored(push, self._tag))
+
+    def _take_error(self, reply: Exception) -> None:
+        # Another node owns the slot. All senders underway get a `NoReply`: an error would say
+        # that the refusal is for good. ASK and TRYAGAIN, while the slot moves, and CLUSTERDOWN
+        # are errors like others. The node to which ASK points is not asked.
+        if str(reply).startswith("MOVED "):
+            self.condemn(NoVoteCause.FAILOVER, replies.harmless(str(reply)))
+        else:
+            super()._take_error(reply)

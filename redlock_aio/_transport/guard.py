@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules import quarantine
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quarantine import (
@@ -50,7 +51,7 @@ from redlock_aio._transport.connection import (
     info_of,
 )
 from redlock_aio._transport.proof import Proof
-from redlock_aio._transport.sentinels import Route
+from redlock_aio._transport.route import Route
 from redlock_aio._transport.sets import DeclaredSets
 
 M = TypeVar("M", Marker, Marker | None)
@@ -266,6 +267,9 @@ class Sentry:
         self._changed = changed
         self._identified = route.identified
         self._outlives = route.outlives
+        self._tag = route.tag
+        self._key = commands.MARKER + PLACEHOLDER if route.tag else commands.MARKER
+        self._reading = commands.read_marker(self._key)
         self._connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
         self._recheck = False
@@ -321,7 +325,7 @@ class Sentry:
         # when it executed one of them, the marker is gone when it is read, or is another one. The
         # grants are held until then: an attempt that counted one at once would hold a lock that
         # another client may have.
-        proof = Proof([commands.READ_MARKER], self._has_marker)
+        proof = Proof([self._reading], self._has_marker)
         held = [proof.hold(s) if s.in_quarantine in NEED_PROOF else s for s in senders]
         return connection.send(payload + proof.payload, [*held, *proof.senders])
 
@@ -336,7 +340,7 @@ class Sentry:
     def questions(self) -> GuardQuestions:
         """Return the questions whose replies `examine` needs; the caller sends them."""
         loop = asyncio.get_running_loop()
-        asked = self._guard.sets.reading, commands.CACHING, commands.READ_MARKER
+        asked = self._guard.sets.reading, commands.CACHING, self._reading
         return GuardQuestions(*[Question(command, loop) for command in asked])
 
     async def examine(
@@ -344,6 +348,9 @@ class Sentry:
     ) -> None:
         """
         Judge the server of a new connection, which has sent the `questions` behind ``INFO``.
+
+        Args:
+            info: With the identity of `Route.identified`.
 
         Cancellation:
             The master counts as not connected.
@@ -358,8 +365,8 @@ class Sentry:
             sets, number = self._guard.sets, self._number
             # The marker was read before the set is declared. Another program may change it in
             # between; that push reaches `on_push`, because `attach` came before the read.
-            joining = sets.join(number, info, connection, declared)
-            await self._judge(self._identified(info), found)
+            joining = sets.join(number, info.run_id + self._tag.decode(), connection, declared)
+            await self._judge(info, found)
             await sets.joined(number, connection, joining)  # the master had no vote before
             if self._recheck:  # the marker was changed, or the keys flushed, since it was read
                 self._recheck = False
@@ -422,8 +429,8 @@ class Sentry:
         quarantined = self._reason is not Reason.NONE
         await self._guard.sets.look(self._number, connection, quarantined=quarantined)
         self._flushed = False  # before the read is sent: a push behind it must not be lost
-        info, _, marker = connection.ask(commands.INFO, commands.CACHING, commands.READ_MARKER)
-        now = self._identified(await examined(await info.reply, connection))
+        info, _, marker = connection.ask(commands.INFO, commands.CACHING, self._reading)
+        now = await examined(await info.reply, connection, self._identified)
         found = carried(marker_of(await marker.reply), self._outlives)
         if self._connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
@@ -450,7 +457,8 @@ class Sentry:
             info, marker, seen, now, quarantine=self.quarantine, strict=guard.strict
         )
         reread = self._rereads >= len(quarantine.REREADS)
-        if verdict.state is UNDECIDED and reread and guard.is_old:
+        long = info.of_slot and self._rereads > len(quarantine.REREADS) + quarantine.UNDECIDED_SLOT
+        if verdict.state is UNDECIDED and (long or (reread and guard.is_old)):
             return quarantine.not_new(info, self.quarantine)
         return verdict
 
@@ -499,8 +507,9 @@ class Sentry:
         if verdict.write is None or self._connection is None:
             return None
         marker = carried(verdict.write, -self._outlives)
-        mark = commands.mark(bytes(marker), over=over if isinstance(over, bytes) else b"")
-        packed, loop = (mark, commands.CACHING, commands.READ_MARKER), asyncio.get_running_loop()
+        read = over if isinstance(over, bytes) else b""
+        mark = commands.mark(bytes(marker), over=read, marker=self._key)
+        packed, loop = (mark, commands.CACHING, self._reading), asyncio.get_running_loop()
         asked = MarkerWrite(*[Question(command, loop) for command in packed])
         self._flushed = False
         if self._connection.send(b"".join(packed), asked) is not None:
@@ -556,7 +565,7 @@ class Sentry:
         # server without its keys, so what they need is done before this returns.
         changed = replies.changed(push)
         if changed is not None:
-            if commands.MARKER in changed:
+            if self._key in changed:
                 self.recheck_soon()
             self._on_push(number, push)
         elif self.state is MEMBER:
@@ -582,7 +591,7 @@ class Sentry:
         if connection is None:
             return
         if proof is None or proof.over:
-            packed = commands.INFO, commands.CACHING, commands.READ_MARKER
+            packed = commands.INFO, commands.CACHING, self._reading
             self._proof = proof = Proof(packed, self._is_same)
             connection.prove(proof)
         elif proof.begun:
@@ -595,7 +604,7 @@ class Sentry:
         """Judge a proof: end the connection unless server and marker are as before the flush."""
         info, _, marker = replies_
         try:
-            now = self._identified(info_of(info))
+            now = info_of(info, self._identified)
         except (ConnectionError, MasterError) as error:
             if isinstance(error, ReplicaError):
                 self.saw_replica(error.info)

@@ -10,31 +10,34 @@ acquire one. A release that it has not confirmed is a debt, see `Debts`.
 """
 
 import asyncio
+import functools
 import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from redlock_aio._protocol import commands, replies, request, scripts
+from redlock_aio._protocol import commands, replies, request, scripts, tags
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
+from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar, Standing
-from redlock_aio._transport.address import Address, AnyDialler, why_not_connected
+from redlock_aio._transport.address import Address, AnyDialler, ClusterDialler, why_not_connected
+from redlock_aio._transport.cluster import ClusterNodes, route_to
 from redlock_aio._transport.connection import (
     Connection,
     MasterError,
     Question,
     ReplicaError,
+    TaggedConnection,
     examined,
 )
 from redlock_aio._transport.debts import Debts, Send
 from redlock_aio._transport.guard import Guard, GuardQuestions, Sentry
 from redlock_aio._transport.moved_name import interval, moved
-from redlock_aio._transport.sentinels import route_to
 
 _log = logging.getLogger("redlock_aio")
 
@@ -83,6 +86,8 @@ class MasterContext(NamedTuple):
     """Whether there is one master only."""
     neighbours: dict[str, "Master"]
     """The masters by the run_id of their servers."""
+    clusters: dict[ClusterDialler, ClusterNodes]
+    """The Clusters of which masters are primaries; each has one entry for all of its masters."""
     client_name: str
     """The name of the connections, as the servers' ``CLIENT LIST`` shows it."""
 
@@ -113,7 +118,11 @@ class Master:
         self._on_push = on_push = context.on_push
         changed = self._reassess
         self._route = route = route_to(
-            dialler, context.clock, client_name=context.client_name, changed=changed
+            dialler,
+            context.clock,
+            context.clusters,
+            client_name=context.client_name,
+            changed=changed,
         )
         self._sentry: Sentry | None = None
         if context.guard is not None:
@@ -186,6 +195,10 @@ class Master:
     def quarantine(self) -> str:
         """The reason why a master that is up has no vote (restart guard, Sentinels), or empty."""
         return self.reason if self.up else ""
+
+    def known_as(self, key: bytes) -> bytes:
+        """Return a *key* that the server has named, as the engine knows it."""
+        return tags.restored(key, self._route.tag) if self._route.tag else key
 
     @property
     def pending(self) -> int:
@@ -365,7 +378,9 @@ class Master:
             self._lost(cause, reason)
 
         transport, keep = await self._route.dial()
-        connection = Connection(
+        tag = self._route.tag
+        made = functools.partial(TaggedConnection, tag=tag) if tag else Connection
+        connection = made(
             self._number,
             self._loop,
             condemn_after=self._patience,
@@ -446,7 +461,9 @@ class Master:
 
     async def _examine(self, connection: Connection) -> None:
         """Load the scripts and examine the server; raise an error if it must not be used."""
-        wanted = commands.INFO, commands.TRACKING, commands.CAN_FREE, self._route.naming
+        marker = commands.MARKER + PLACEHOLDER if self._route.tag else commands.MARKER
+        probe = commands.can_free(marker)
+        wanted = commands.INFO, commands.TRACKING, probe, self._route.naming
         asked = FirstQuestions(*[Question(command, self._loop) for command in wanted])
         loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
         of_guard: GuardQuestions | None = None
@@ -466,12 +483,12 @@ class Master:
                 raise ConnectionError(needed.detail)
             if isinstance(needed, Exception):
                 raise MasterError(NoVoteCause.SERVER_ERROR, str(needed))
-        info = await examined(reply, connection)
+        info = await examined(reply, connection, self._route.identified)
         # No await between test and entry: of two masters that reach one server at the same
         # time, one gets the name, and the other no vote.
         other = self._context.neighbours.setdefault(info.run_id, self)
         if other is not self:
-            raise MasterError(NoVoteCause.SAME_SERVER, f"the same server as {other.name}")
+            raise MasterError(NoVoteCause.SAME_SERVER, self._route.same_server(other.name))
         self._run_id = info.run_id  # `_step_down` removes the name
         self._trips.begin(self._number, took * 1000)
         tracking = await asked.tracking.reply

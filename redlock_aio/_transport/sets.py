@@ -18,13 +18,12 @@ import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from redlock_aio._protocol import commands, replies
+from redlock_aio._protocol import commands, replies, tags
 from redlock_aio._protocol.commands import SetLine
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.membership import LIVES, Addresses, Known, Line, Place, Restriction
-from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar
 from redlock_aio._transport.connection import Connection, MasterError, Question
 
@@ -134,7 +133,7 @@ class DeclaredSets:
         return Bar(cause, UNDECLARED, quiet=True)
 
     def join(
-        self, number: int, info: ServerInfo, connection: Connection, reply: object
+        self, number: int, server: str, connection: Connection, reply: object
     ) -> list[asyncio.Future[object]]:
         """
         Write this program's lines on a master that was just reached.
@@ -142,6 +141,9 @@ class DeclaredSets:
         A server that was not known before is written on the other masters at once.
 
         Args:
+            server: Its run_id. In a Cluster a tag follows: two tags on one server are different
+                masters, because a lock has a key under each.
+
             reply: The server's reply to the command `reading`.
 
         Returns:
@@ -149,10 +151,10 @@ class DeclaredSets:
         """
         self._check(reply)
         # `_last` outlives the connection: the same server is not written on the others again.
-        is_new, self._last[number] = self._last.get(number) != info.run_id, info.run_id
+        is_new, self._last[number] = self._last.get(number) != server, server
         if is_new:
             self._own.pop(number, None)  # they were on another server
-        self._places[number] = Place(self._places[number].address, info.run_id)
+        self._places[number] = Place(self._places[number].address, server)
         self._shown.pop(number, None)
         # Read before the first write: what others wrote may refuse this program, and then `_ask`
         # below only reads. If it wrote first, the lines of a refused program would restrict those
@@ -316,8 +318,8 @@ class DeclaredSets:
         if replies.is_forbidden(reply):
             raise MasterError(
                 NoVoteCause.FORBIDDEN,
-                f"the restart guard must run scripts on the key {self._key.decode()!r}, with GET,"
-                f' SET and TIME, or be off (restart_guard="off"): NOPERM {reply}',
+                f"the restart guard must run scripts on the key {tags.shown(self._key)!r}, with"
+                f' GET, SET and TIME, or be off (restart_guard="off"): NOPERM {reply}',
             )
 
     @property

@@ -92,7 +92,9 @@ async def bench(frame: Frame, for_: For = SECONDS) -> int:
     if for_ < 100:
         raise Failure(Exit.USAGE, f"--for must be at least 100ms, not {for_}ms")
     redlock = frame.redlock()  # refuses wrong options, before each master is measured alone
-    trips = await asyncio.gather(*(_round_trips(frame, url, for_ / 2000) for url in frame.masters))
+    trips = await asyncio.gather(
+        *(_round_trips(frame, url, for_ / 2000) for url in frame.each_master)
+    )
     timeout, pairs = await _pairs(frame, redlock, for_ / 2000)
     rows = [*trips, ("lock and release", pairs)]
     facts = {

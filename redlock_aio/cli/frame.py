@@ -172,6 +172,17 @@ class Frame:
         return urls
 
     @property
+    def each_master(self) -> list[str]:
+        """
+        A URL for each master, also for those of one Redis Cluster.
+
+        Raises:
+            Failure: None is named, or the URL of the Cluster is invalid.
+        """
+        with wrong_options():
+            return requirements.each_master(self.masters)
+
+    @property
     def max_ttl(self) -> int:
         """The longest ttl in ms."""
         return 60_000 if self._common.max_ttl is None else self._common.max_ttl

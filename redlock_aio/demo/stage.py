@@ -1,5 +1,6 @@
 """The run of the demonstration: its masters, their faults, and what has happened so far."""
 
+import contextlib
 import math
 import multiprocessing
 import tempfile
@@ -18,6 +19,7 @@ from redlock_aio.demo.workers import (
     WORKERS,
     Plan,
     Record,
+    postponed,
     running,
     written,
 )
@@ -159,10 +161,11 @@ class Stage:
             RuntimeError: A worker process has failed, or a master does not vote again.
         """
         self._tell(f"{MASTERS} masters start on this machine")
-        with (
-            tempfile.TemporaryDirectory(prefix="redlock_aio-demo-") as folder,
-            embedded_masters(MASTERS, unix=True) as masters,
-        ):
+        with contextlib.ExitStack() as stack:
+            with postponed():
+                temporary = tempfile.TemporaryDirectory(prefix="redlock_aio-demo-")
+                folder = stack.enter_context(temporary)
+                masters = stack.enter_context(embedded_masters(MASTERS, unix=True))
             self._masters = masters
             self._plan = plan = Plan(
                 tuple(master.url for master in masters),
@@ -232,7 +235,8 @@ class Stage:
         second.kill()
         self._tell("master 2 is KILLED: four of five are still a majority")
         self._go_on(0.15)
-        second.start()
+        with postponed():
+            second.start()
         self._quarantine_ends = time.monotonic() + quarantine
         self._tell(
             f"master 2 is BACK without its keys: QUARANTINED for {quarantine:.1f} s, the longest"

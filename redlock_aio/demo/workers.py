@@ -197,6 +197,29 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """
+    Handle the signals that end the demonstration after the body.
+
+    Unlike with `undisturbed`, processes that the body starts do not block them. A server whose
+    start is interrupted could be one that nobody stops, and its folder one that nobody removes.
+    """
+    caught: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, *STOPS)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextlib.contextmanager
 def running(plan: Plan, record: Record, context: SpawnContext) -> Iterator[Sequence[SpawnProcess]]:
     """Run the worker processes during the body, and wait for their end after it."""
     processes = [

@@ -7,7 +7,7 @@ does in `redlock_aio.Redlock`. A test compares names, parameters, defaults and f
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import (
@@ -26,7 +26,13 @@ from redis.asyncio import Redis
 
 import redlock_aio
 from redlock_aio import FoundLocks, LockState, ReadWriteLock, Retry, Statistics
-from redlock_aio._api.faces import CommonLockArguments, ReadArguments
+from redlock_aio._api.faces import (
+    AnyCluster,
+    CommonLockArguments,
+    ManagerArguments,
+    ReadArguments,
+    cluster_masters,
+)
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
@@ -105,6 +111,28 @@ class Redlock(OnlyForThreads):
             )
         )
         self._masters = len(masters) if isinstance(masters, list) else 1
+
+    @classmethod
+    def of_cluster(
+        cls,
+        cluster: AnyCluster,
+        *,
+        masters: int | None = None,
+        tags: Sequence[str] | None = None,
+        **options: Unpack[ManagerArguments],
+    ) -> Self:
+        """
+        Return a manager whose masters are primaries of one Redis Cluster.
+
+        See `redlock_aio.Redlock.of_cluster`, which has the same parameters.
+
+        Raises:
+            TypeError: An argument is of another type.
+
+            ValueError: An argument is invalid.
+        """
+        found: Any = cluster_masters(cluster, masters, tags)
+        return cls(found, **options)
 
     def __repr__(self) -> str:
         return f"<Redlock {self._masters} masters, {self._opener.state}, in a thread of its own>"

@@ -59,6 +59,8 @@ NO_MESSAGES = {
     "redlock_aio looks up ...": "the name of a thread",
     "redlock_aio on_lost": "the name of a thread",
     "... (by Sentinel ...)": "the name of a master",
+    "... (by Cluster ...)": "the name of a master",
+    "cluster support disabled": "a part of a server's error, which is compared",
     "its clock is": "the begin of a vote, which is compared",
     "ACL failure": "a part of a server's error, which is compared",
     "executing the script can't": "a part of a server's error, which is compared",

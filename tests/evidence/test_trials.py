@@ -123,6 +123,7 @@ def test_nothing_is_left_of_turns_that_are_cancelled(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.promise("S1")
@@ -216,6 +217,7 @@ def test_a_holder_stopped_past_its_ttl_is_told_of_its_loss(tmp_path: Path, colum
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 @pytest.mark.promise("S1")

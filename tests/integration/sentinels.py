@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -216,8 +215,3 @@ def need_addresses() -> None:
             probe.bind(("127.0.1.1", 0))
     except OSError as error:
         pytest.skip(f"127.0.1.1 is no address of this machine ({sys.platform}): {error}")
-
-
-def now() -> float:
-    """Return the time of the clock by which the tests measure, in seconds."""
-    return time.monotonic()

@@ -6,9 +6,9 @@ once. The path to a violation is recorded, and is the shortest.
 """
 
 import gc
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
@@ -51,6 +51,10 @@ class Found(Generic[S]):
         if not self.broken:
             return f"nothing in {self.states} states"
         return "\n  ".join((f"{self.broken}, after", *self.path))
+
+
+Searched: TypeAlias = Callable[[Model[Any], int], Found[Any]]
+"""`search` for a test whose search is recorded: the fixture `searched`."""
 
 
 def search(model: Model[S], limit: int) -> Found[S]:

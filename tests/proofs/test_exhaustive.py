@@ -14,7 +14,7 @@ from . import rules
 from .fair_model import Waiting
 from .model import PROPERTIES, Fencing
 from .rules import SHIPPED, Rules
-from .search import search
+from .search import Searched, search
 
 MOST = 200_000
 """The limit of searched states, which take some seconds; most settings have fewer."""
@@ -66,10 +66,10 @@ LONG = 8_000
         for name, (_, least) in SETTINGS.items()
     ],
 )
-def test_tokens_rise_in_all_interleavings(name: str) -> None:
+def test_tokens_rise_in_all_interleavings(searched: Searched, name: str) -> None:
     """Search models in which locks may end at any moment, so that several leases are held."""
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.states >= least
     assert found.complete or found.states >= MOST
@@ -83,10 +83,10 @@ EXCLUDING = {
 
 
 @pytest.mark.promise("S1")
-def test_leases_exclude_each_other_where_locks_are_restored() -> None:
+def test_leases_exclude_each_other_where_locks_are_restored(searched: Searched) -> None:
     """Search a model in which failed attempts release masters whose counters they raised."""
     model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, until_released=True)
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= 20_000
@@ -94,11 +94,13 @@ def test_leases_exclude_each_other_where_locks_are_restored() -> None:
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("name", EXCLUDING)
-def test_leases_exclude_each_other_where_locks_end_by_release(name: str) -> None:
+def test_leases_exclude_each_other_where_locks_end_by_release(
+    searched: Searched, name: str
+) -> None:
     """Search models in which locks end only by release; the tokens must rise as well."""
     counters, proposals, forgetful, least = EXCLUDING[name]
     model = Fencing(counters, proposals, forgetful=forgetful, until_released=True)
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= least
@@ -165,8 +167,10 @@ def test_a_defect_is_found_and_nothing_without_it(
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize(("requests", "most"), [((1, 1), MOST), ((2, 1), 80_000)])
 @pytest.mark.full
-def test_one_of_two_waiters_holds_the_lock_at_a_time(requests: tuple[int, int], most: int) -> None:
-    found = search(Waiting(3, requests=requests), most)
+def test_one_of_two_waiters_holds_the_lock_at_a_time(
+    searched: Searched, requests: tuple[int, int], most: int
+) -> None:
+    found = searched(Waiting(3, requests=requests), most)
     assert not found.broken, str(found)
     assert found.states >= 50_000
 
@@ -182,8 +186,10 @@ def test_a_reply_that_is_counted_after_a_yield_is_found() -> None:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.full
-def test_one_waiter_holds_the_lock_though_grants_age_or_one_enters_again(*, leaves: bool) -> None:
-    found = search(Waiting(3, ages=not leaves, leaves=leaves), 80_000)
+def test_one_waiter_holds_the_lock_though_grants_age_or_one_enters_again(
+    searched: Searched, *, leaves: bool
+) -> None:
+    found = searched(Waiting(3, ages=not leaves, leaves=leaves), 80_000)
     assert not found.broken, str(found)
     assert found.states >= 50_000
 

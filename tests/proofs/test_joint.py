@@ -12,7 +12,7 @@ from redlock_aio.testing._fake_lua import lua
 from . import joint_model, rules
 from .joint_model import Joint
 from .rules import SHIPPED, Rules
-from .search import search
+from .search import Searched, search
 
 A, B, BOTH = (0,), (1,), (0, 1)
 EQUAL = ((1, 1),) * 3
@@ -39,9 +39,9 @@ SETTINGS: dict[str, tuple[Joint, int]] = {
         for name, (_, least) in SETTINGS.items()
     ],
 )
-def test_tokens_rise_for_each_resource(name: str) -> None:
+def test_tokens_rise_for_each_resource(searched: Searched, name: str) -> None:
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.states >= least
     assert found.complete

@@ -21,7 +21,7 @@ from .rw_model import (
     looks_only,
     planted,
 )
-from .search import search
+from .search import Searched, search
 
 MOST = 450_000
 """The limit of searched states."""
@@ -105,9 +105,9 @@ CUT_OFF: dict[str, Sharing] = {
         for name, (_, least) in SETTINGS.items()
     ],
 )
-def test_no_property_is_broken(name: str) -> None:
+def test_no_property_is_broken(searched: Searched, name: str) -> None:
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= least
@@ -115,8 +115,8 @@ def test_no_property_is_broken(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CUT_OFF)
-def test_no_property_is_broken_as_far_as_the_search_goes(name: str) -> None:
-    found = search(CUT_OFF[name], SOME)
+def test_no_property_is_broken_as_far_as_the_search_goes(searched: Searched, name: str) -> None:
+    found = searched(CUT_OFF[name], SOME)
     assert not found.broken, str(found)
     assert found.states >= SOME
 
@@ -227,8 +227,8 @@ ORDERS = ("rwr", "wrr", "rrw", "rwrw", "wrwr", "rwwr", "rrww", "wwrr", "wrrw", "
 
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("kinds", ORDERS)
-def test_a_leave_wakes_those_that_can_get_the_lock(kinds: str) -> None:
-    found = search(Waking(kinds), MOST)
+def test_a_leave_wakes_those_that_can_get_the_lock(searched: Searched, kinds: str) -> None:
+    found = searched(Waking(kinds), MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= 10 ** (len(kinds) - 1)
@@ -236,8 +236,8 @@ def test_a_leave_wakes_those_that_can_get_the_lock(kinds: str) -> None:
 
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("kinds", [*ORDERS, "prwr", "rprw", "rwrp", "prrw"])
-def test_a_leave_wakes_those_that_are_next(kinds: str) -> None:
-    found = search(Waking(kinds, looked_for=("W1", "W2", "W3")), MOST)
+def test_a_leave_wakes_those_that_are_next(searched: Searched, kinds: str) -> None:
+    found = searched(Waking(kinds, looked_for=("W1", "W2", "W3")), MOST)
     assert not found.broken, str(found)
     assert found.complete
 

@@ -22,7 +22,7 @@ from redlock_aio._protocol.scripts import (
 )
 
 from .masters import MasterKeys, words
-from .search import Found, Model, search
+from .search import Found, Model, Searched, search
 from .semaphore_model import SHIPPED, Acquiring, Design, Serving, planted, zset
 
 MOST = 300_000
@@ -88,9 +88,9 @@ def rows(
 @pytest.mark.promise("S4")
 @pytest.mark.promise("S7")
 @pytest.mark.parametrize("name", rows(SETTINGS))
-def test_no_property_is_broken(name: str) -> None:
+def test_no_property_is_broken(searched: Searched, name: str) -> None:
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= least
@@ -98,8 +98,8 @@ def test_no_property_is_broken(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CUT_OFF)
-def test_no_property_is_broken_as_far_as_the_search_goes(name: str) -> None:
-    found = search(CUT_OFF[name], SOME)
+def test_no_property_is_broken_as_far_as_the_search_goes(searched: Searched, name: str) -> None:
+    found = searched(CUT_OFF[name], SOME)
     assert not found.broken, str(found)
     assert found.states >= SOME
 
@@ -137,17 +137,17 @@ SERVED: dict[str, tuple[Serving, int]] = {
 @pytest.mark.promise("S8")
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("name", rows(SERVED))
-def test_no_free_permit_is_forgotten(name: str) -> None:
+def test_no_free_permit_is_forgotten(searched: Searched, name: str) -> None:
     model, least = SERVED[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
     assert found.states >= least
 
 
 @pytest.mark.full
-def test_nobody_who_has_just_come_overtakes_as_far_as_the_search_goes() -> None:
-    found = search(Serving((2,) * 5, deaf=False, looked_for=X6), 2 * SOME)
+def test_nobody_who_has_just_come_overtakes_as_far_as_the_search_goes(searched: Searched) -> None:
+    found = searched(Serving((2,) * 5, deaf=False, looked_for=X6), 2 * SOME)
     assert not found.broken, str(found)
     assert found.states >= 2 * SOME
 

@@ -18,7 +18,7 @@ from redlock_aio._rules import membership
 from redlock_aio._rules.membership import Addresses, Known, Line, Place, Restriction
 from redlock_aio._rules.quorum import majority
 
-from .search import search
+from .search import Searched, search
 from .sets_model import ALWAYS, SHIPPED, SetRules, Sets, hopeless, settle
 
 MOST = 120_000
@@ -115,9 +115,9 @@ def _marks(least: int) -> list[pytest.MarkDecorator]:
     "name",
     [pytest.param(name, marks=_marks(least)) for name, (_, least) in SETTINGS.items()],
 )
-def test_no_property_is_broken(name: str) -> None:
+def test_no_property_is_broken(searched: Searched, name: str) -> None:
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.states >= least
     assert found.complete or found.states >= MOST

@@ -11,7 +11,7 @@ from redlock_aio._protocol.confirmation import (
     CONFIRMED_FOR,
     Configuration,
     Confirmation,
-    SentinelAnswer,
+    Statement,
     is_switch,
     questions,
     read_answer,
@@ -29,7 +29,7 @@ def confirmation(
     made = Confirmation(NAMES[: len(answers)])
     for number, (configuration, asked_at) in enumerate(answers):
         sentinel = ids[number] if ids else ""
-        answer = SentinelAnswer(configuration, "", sentinel, len(answers), asked_at)
+        answer = Statement(configuration, "", sentinel, len(answers), asked_at)
         made.on_answer(number, answer)
     return made
 
@@ -68,11 +68,11 @@ def test_a_confirmation_lasts_as_long_as_the_answers_of_a_majority(
 
 def test_a_new_answer_replaces_the_last_one() -> None:
     known = confirmation([(OLD, 1), (OLD, 1), (OLD, 1)])
-    known.on_answer(0, SentinelAnswer(NEW, "", "", 3, 2))
+    known.on_answer(0, Statement(NEW, "", "", 3, 2))
     assert known.current(2) == OLD
-    known.on_answer(1, SentinelAnswer(None, "knows no master of that name", "", 3, 2))
+    known.on_answer(1, Statement(None, "knows no master of that name", "", 3, 2))
     assert known.current(2) is None
-    known.on_answer(1, SentinelAnswer(NEW, "", "", 3, 2))
+    known.on_answer(1, Statement(NEW, "", "", 3, 2))
     assert known.current(2) == NEW
 
 
@@ -103,9 +103,9 @@ DETAILS = {b"config-epoch": b"7", b"num-other-sentinels": b"4", b"ip": b"elsewhe
 )
 def test_an_answer_is_the_address_with_the_epoch(details: object) -> None:
     answer = read_answer([[b"10.0.0.9", b"6380"], details, b"abc"], 12.5)
-    assert answer == SentinelAnswer(Configuration("10.0.0.9", 6380, 7), "", "abc", 5, 12.5)
+    assert answer == Statement(Configuration("10.0.0.9", 6380, 7), "", "abc", 5, 12.5)
     unnamed = read_answer([[b"::1", b"6380"], details, Exception("ERR unknown")], 1.0)
-    assert (str(unnamed.configuration), unnamed.sentinel) == ("[::1]:6380 (epoch 7)", "")
+    assert (str(unnamed.configuration), unnamed.by) == ("[::1]:6380 (epoch 7)", "")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinel
         epochs = [0] * sentinels
         newest = 0
         clients = [Confirmation(NAMES[:sentinels]) for _ in range(3)]
-        underway: list[tuple[float, int, int, SentinelAnswer]] = []
+        underway: list[tuple[float, int, int, Statement]] = []
         first_confirmed: dict[int, float] = {}
         now = 0.0
         for _ in range(300):
@@ -176,7 +176,7 @@ def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinel
                 epochs[number] = newest
             # The request is executed now; it was sent before, and the reply arrives later.
             named = Configuration(f"h{epochs[number] % 2}", 6379, epochs[number])
-            answer = SentinelAnswer(named, "", "", sentinels, now - chance.expovariate(5))
+            answer = Statement(named, "", "", sentinels, now - chance.expovariate(5))
             underway.append((now + chance.expovariate(5), chance.randrange(3), number, answer))
             arrived = sorted((e for e in underway if e[0] <= now), key=lambda e: e[0])
             underway = [e for e in underway if e[0] > now]

@@ -9,7 +9,7 @@ import pytest
 from redlock_aio.cli.doctor import all_masters, command, one_master
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind, Severity
-from redlock_aio.requirements import DeclaredSet, Eligibility, SentinelAnswers
+from redlock_aio.requirements import ClusterAnswers, DeclaredSet, Eligibility, SentinelAnswers
 
 INFO = {
     "redis_version": "7.2.4",
@@ -76,6 +76,35 @@ def test_a_refusal_that_the_role_does_not_explain_is_a_finding() -> None:
     assert kinds(list(one_master.judge(facts, EXPECTED))) == {Kind.ROLE, Kind.REFUSES}
 
 
+def in_cluster(number: int = 1, primaries: int = 3, **more: Any) -> MasterFacts:
+    """Return the facts about a master of a Cluster, whose tag is in the slot of its number."""
+    slots = {f"10.0.{n}.1:7000": ((n, n),) for n in range(1, primaries + 1)}
+    given: dict[str, Any] = {
+        "host": "h", "port": 1, "epoch": 1, "complete": True, "text": "6 of 6", "nodes": (),
+        "slot": number, "slots": slots,
+    }  # fmt: skip
+    answers = ClusterAnswers(**given | more.pop("answers", {}))
+    info = {"cluster_enabled": "1", "connected_slaves": "1", **more.pop("info", {})}
+    return master(number, info=info, cluster=answers, service=f"{{000{number}}}", **more)
+
+
+def test_masters_of_a_cluster_that_are_fit_have_no_finding() -> None:
+    facts = [
+        in_cluster(n, settings={"cluster-require-full-coverage": "no", "cluster-node-timeout": "5"})
+        for n in (1, 2, 3)
+    ]
+    assert all_masters.judge(facts, EXPECTED) == []
+    assert facts[0].known.run_id == "run1{0001}"
+    assert facts[0].known.name == "{0001}"
+    assert facts[0].epoch == 1
+
+
+def test_tags_that_share_a_node_are_told_where_to_go() -> None:
+    facts = [in_cluster(n, 4, info={"run_id": "run1"} if n == 2 else {}) for n in (1, 2, 3)]
+    (finding,) = [f for f in all_masters.judge(facts, EXPECTED) if f.kind is Kind.SAME_SERVER]
+    assert finding.message.endswith("; move slot 2 to 10.0.4.1:7000, which has no tag's slot")
+
+
 PAGED = ([1.0] * 49 + [80.0]) * 2
 
 ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
@@ -118,6 +147,31 @@ ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
         EXPECTED,
         "a Cluster",
     ),
+    (
+        Kind.UNCONFIRMED,
+        MasterFacts(name="m1", cluster=in_cluster(answers={"host": "", "text": "2 of 6"}).cluster),
+        EXPECTED,
+        "2 of 6",
+    ),
+    (
+        Kind.NODE,
+        in_cluster(answers={"complete": False, "text": "5 of 6"}),
+        EXPECTED,
+        "5 of 6",
+    ),
+    (
+        Kind.COVERAGE,
+        in_cluster(settings={"cluster-require-full-coverage": "yes"}),
+        EXPECTED,
+        "is yes",
+    ),
+    (
+        Kind.NODE_TIMEOUT,
+        in_cluster(settings={"cluster-node-timeout": "15000"}),
+        EXPECTED,
+        "its cluster-node-timeout is 15 s",
+    ),
+    (Kind.REFUSES, in_cluster(refusal="CLUSTERDOWN x"), EXPECTED, "CLUSTERDOWN x"),
     (
         Kind.REFUSES,
         master(info={"min_slaves_good_slaves": "0"}, refusal="NOREPLICAS Not enough"),
@@ -276,6 +330,12 @@ def with_clock(number: int, ahead: float) -> MasterFacts:
 
 
 ALL: list[tuple[Kind, list[MasterFacts], tuple[str, ...], str]] = [
+    (
+        Kind.PRIMARIES,
+        [in_cluster(number, 2) for number in (1, 2, 3)],
+        (),
+        "3 masters, and 2 primaries with slots",
+    ),
     (Kind.SINGLE, masters(1), (), "one master"),
     (Kind.EVEN, masters(4), (), "4 masters, of which 1 may fail"),
     (Kind.EVEN, masters(2), (), "2 masters, of which none may fail"),

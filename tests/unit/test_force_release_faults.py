@@ -10,7 +10,7 @@ from redlock_aio import LockLostError, NoVoteCause, Redlock, Retry
 from redlock_aio._protocol.request import Sender
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
-from redlock_aio._transport.sentinels import Route
+from redlock_aio._transport.route import Route
 from redlock_aio.testing import FakeMaster
 
 from . import kit

@@ -257,3 +257,71 @@ def test_an_address_leads_to_two_servers_if_both_were_seen_after_the_other_came(
     value = b"".join([line({name: run_id}, ago, came=came) for name, run_id, came, ago in servers])
     assert requirements.moved_addresses(value, time=NOW) == expected
     assert requirements.moved_addresses(None, time=NOW) == []
+
+
+NODES = """\
+aa 10.0.0.1:7000@17000,one.example {}master - 0 0 1 connected 0-5460
+bb 10.0.0.2:7000@17000,two.example {}master - 0 169 8 connected 5461-16383
+cc 10.0.0.3:7000@17000,three.example {}slave bb 0 169 8 connected
+"""
+
+
+def listed(by: int) -> bytes:
+    return NODES.format(*("myself," if by == number else "" for number in range(3))).encode()
+
+
+def test_the_masters_of_a_cluster_have_a_url_each() -> None:
+    url = "rediss+cluster://me:s3cret@a,b:2?masters=3&client_name=x"
+    urls = requirements.each_master([url])
+    assert urls[0] == "rediss+cluster://me:s3cret@a,b:2?client_name=x&masters=1&tags=0001"
+    assert [each[-4:] for each in urls] == ["0001", "8209", "8239"]
+    named = requirements.parse_url(urls[0])
+    assert named.tag == "{0001}"
+    assert named.nodes == (
+        "rediss://me:s3cret@a:6379?client_name=x", "rediss://me:s3cret@b:2?client_name=x",
+    )  # fmt: skip
+    assert named.at("::1", 5) == "rediss://me:s3cret@[::1]:5?client_name=x"
+    assert "s3cret" not in repr(named)
+    assert requirements.parse_url(url).tag == ""
+    plain = ["redis://a", "redis+sentinel://s/m"]
+    assert requirements.each_master(plain) == plain
+
+
+def test_what_nodes_agree_on() -> None:
+    replies: dict[tuple[str, int], object] = {("seed", 7000): listed(0)}
+    said = requirements.cluster_answers("{0001}", replies)
+    assert (said.host, said.epoch, said.complete) == ("", None, False)
+    assert said.text.startswith("0 of 3 nodes confirm the master, 2 must: 10.0.0.1:7000 names")
+    assert said.nodes == (("10.0.0.1", 7000), ("10.0.0.2", 7000), ("10.0.0.3", 7000))
+    replies |= {("10.0.0.2", 7000): listed(1), ("10.0.0.3", 7000): "no answer"}
+    said = requirements.cluster_answers("{0001}", replies)
+    assert (said.host, said.port, said.epoch, said.complete) == ("10.0.0.1", 7000, 1, False)
+    assert said.text.endswith("2 must: 10.0.0.3:7000 (no answer)")
+    replies["10.0.0.3", 7000] = listed(2)
+    said = requirements.cluster_answers("{8239}", replies, tls=True)
+    assert (said.host, said.epoch, said.complete) == ("two.example", 8, True)
+    assert sorted(said.slots.values()) == [((0, 5460),), ((5461, 16383),)]
+    assert said.slot == 13651
+
+
+def test_nodes_that_answer_nothing_of_use() -> None:
+    error = Exception("ERR This instance has cluster support disabled")
+    said = requirements.cluster_answers("{0001}", {("h", 1): error, ("i", 2): "no answer"})
+    assert said.host == ""
+    assert "h:1 (ERR This instance has cluster support disabled), i:2 (no answer)" in said.text
+
+
+def test_an_owner_of_a_slot_is_eligible_by_its_marker_alone() -> None:
+    info = b"run_id:me\r\nrole:master\r\nuptime_in_seconds:999999\r\ncluster_enabled:1\r\n"
+    info += b"server_time_usec:1000000\r\n"
+    assert requirements.eligibility(info, None).votes is False
+    assert requirements.eligibility(info, None, epoch=3, of_slot=True).votes is None
+    mine, before = b"me.3 member 5 70000 0", b"me.2 member 5 70000 0"
+    assert requirements.eligibility(info, mine, epoch=3, of_slot=True).votes is True
+    assert requirements.eligibility(info, before, epoch=3, of_slot=True).votes is False
+
+
+def test_a_cluster_needs_one_permission_more() -> None:
+    needed = requirements.permissions(cluster=True)
+    assert "cluster|nodes" in needed.commands
+    assert "redlock_aio:marker*" in needed.keys

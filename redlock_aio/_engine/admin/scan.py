@@ -155,7 +155,7 @@ async def _scan(
                 return Scanned(names, vote, whole=False)
             cursor, keys = step
             for key in keys:
-                names.add(key)
+                names.add(link.known_as(key))
             if cursor == b"0" or names.most > limit:
                 break
         if cursor != b"0":

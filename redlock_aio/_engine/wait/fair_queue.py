@@ -42,13 +42,20 @@ class FairQueue:
     """The waiters of one session in the queues of all masters, and their wake-ups."""
 
     def __init__(
-        self, masters: MasterSet, local_queues: LocalQueues, *, max_waiters: int, clock_lead: int
+        self,
+        masters: MasterSet,
+        local_queues: LocalQueues,
+        *,
+        max_waiters: int,
+        clock_lead: int,
+        key_prefix: bytes = b"",
     ) -> None:
         self.masters = masters
         self.local_queues = local_queues
         self.max_waiters = max_waiters
         self.clock_lead = clock_lead
         self.client: bytes = token_hex(8).encode()
+        self._key_prefix = key_prefix
         self.waiters: dict[bytes, Waiter] = {}
         self._members = 0
         self._listening = False
@@ -89,7 +96,8 @@ class FairQueue:
 
     def _subscribe(self, master: int, *, begins: bool) -> None:
         # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
-        request = Subscription(commands.subscription(self.client, begins=begins))
+        key = self._key_prefix
+        request = Subscription(commands.subscription(self.client, begins=begins, key=key))
         self.masters.send_to(master, request)
 
     def enter_again(self, member: bytes, mark: bytes = b"") -> tuple[bytes, int]:

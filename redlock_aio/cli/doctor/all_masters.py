@@ -30,6 +30,7 @@ def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]
     found = [
         *_number(masters),
         *_same_servers(masters),
+        *_primaries(masters),
         *_majority(masters, single, wanted),
         *_declared(masters, wanted),
         *_moved(masters, wanted),
@@ -64,7 +65,27 @@ def _number(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
 def _same_servers(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
     for run_id, names in _grouped(masters, lambda facts: [facts.run_id] if facts.run_id else []):
         if len(names) > 1:
-            yield about(Kind.SAME_SERVER, names, f"they are one server, with the run_id {run_id}")
+            text = f"they are one server, with the run_id {run_id}"
+            yield about(Kind.SAME_SERVER, names, text + _where_to(masters, names))
+
+
+def _where_to(masters: Sequence[MasterFacts], names: Sequence[str]) -> str:
+    """Return where the slot of a tag may be moved that shares its node with another one."""
+    moved = next((facts.cluster for facts in masters if facts.name == names[-1]), None)
+    if moved is None:
+        return ""
+    taken = [facts.cluster.slot for facts in masters if facts.cluster is not None]
+    for address, ranges in moved.slots.items():
+        if not any(first <= slot <= last for first, last in ranges for slot in taken):
+            return f"; move slot {moved.slot} to {address}, which has no tag's slot"
+    return ""
+
+
+def _primaries(masters: Sequence[MasterFacts]) -> Iterator[Finding]:
+    known = [len(f.cluster.slots) for f in masters if f.cluster is not None and f.cluster.slots]
+    if known and max(known) < len(masters):
+        text = f"there are {len(masters)} masters, and {max(known)} primaries with slots"
+        yield about(Kind.PRIMARIES, [], text)
 
 
 def _majority(

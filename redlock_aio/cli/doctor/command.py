@@ -72,11 +72,15 @@ async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
     questions = Questions(
         key_prefix=frame.key_prefix,
         permissions=requirements.permissions(
-            fencing=fencing, fair=fair, shared=shared, semaphores=semaphores
+            fencing=fencing,
+            fair=fair,
+            shared=shared,
+            semaphores=semaphores,
+            cluster=frame.each_master != frame.masters,
         ),
         patience=timeout / 1000,
     )
-    masters = await examine_all(list(zip(names, frame.masters, strict=True)), questions)
+    masters = await examine_all(list(zip(names, frame.each_master, strict=True)), questions)
     wanted = Expectations(
         master_timeout=frame.master_timeout,
         max_ttl=frame.max_ttl,
@@ -104,6 +108,7 @@ def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
             strict=wanted.guard == "strict",
             time=now if facts.offset is not None else None,
             epoch=facts.epoch,
+            of_slot=facts.cluster is not None,
         )
         facts.sets = requirements.declared_sets(facts.declared, known, time=now)
         facts.moved = requirements.moved_addresses(facts.declared, time=now)

@@ -21,7 +21,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
 from redlock_aio._transport.resolver import look_up
-from redlock_aio.cli.doctor import probes, sentinels, tls
+from redlock_aio.cli.doctor import nodes as of_cluster, probes, sentinels, tls
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.requirements import Permissions
 
@@ -141,7 +141,7 @@ class Examination:
     def conclude(self) -> None:
         """Write down what the master was not asked in time."""
         facts = self._facts
-        answers = facts.sentinels
+        answers = facts.sentinels or facts.cluster
         if facts.failure or facts.tls or not self._left or (answers and not answers.host):
             return
         if facts.is_known:
@@ -151,7 +151,7 @@ class Examination:
 
     async def _connect(self, url: str) -> None:
         """
-        Connect to the master, whose Sentinels are asked first.
+        Connect to the master, whose Sentinels, or nodes of its Cluster, are asked first.
 
         Raises:
             OSError, RedisError: The server could not be reached, or refused the login.
@@ -164,6 +164,13 @@ class Examination:
             if not answers.host:
                 raise ConnectionError(answers.text)
             self._server = named.at(answers.host, answers.port)
+        elif named.tag:
+            self._facts.service = named.tag
+            nodes, self._facts.tls = await of_cluster.asked(named, patience / 8)
+            self._facts.cluster = nodes
+            if not nodes.host:
+                raise ConnectionError(nodes.text)
+            self._server = named.at(nodes.host, nodes.port)
         connecting = asyncio.create_task(self._dial())
         try:
             done, _ = await asyncio.wait([connecting], timeout=patience / 2)
@@ -199,6 +206,16 @@ class Examination:
             return error
         return reply
 
+    @property
+    def _tag(self) -> str:
+        """The tag of the master of a Cluster; empty for others."""
+        return "" if self._facts.cluster is None else self._facts.service
+
+    @property
+    def _key_prefix(self) -> str:
+        """What all keys of locks on this master begin with."""
+        return self._tag + self._questions.key_prefix
+
     async def _info(self) -> None:
         reply = await self._ask("INFO")
         if isinstance(reply, bytes):
@@ -212,9 +229,9 @@ class Examination:
 
     async def _marker(self) -> None:
         self._facts.marker = _text(
-            await self._ask("GETRANGE", requirements.MARKER_KEY, "0", "4096")
+            await self._ask("GETRANGE", f"{requirements.MARKER_KEY}{self._tag}", "0", "4096")
         )
-        key = f"{requirements.DECLARED_KEY}{self._questions.key_prefix}"
+        key = f"{requirements.DECLARED_KEY}{self._key_prefix}"
         reply = await self._ask("GETRANGE", key, "0", str(MOST_DECLARED))
         self._facts.declared = _text(reply)
 
@@ -238,14 +255,18 @@ class Examination:
         name = f"redlock-doctor:{secrets.token_hex(8)}"
         questions = self._questions
         self._facts.missing, self._facts.unknown = await probes.missing(
-            self._ask, questions.permissions, questions.key_prefix, name
+            self._ask, questions.permissions, self._key_prefix, name, tag=self._tag
         )
 
     async def _settings(self) -> None:
-        reply = await self._ask("CONFIG", "GET", "*appendfsync*")  # two settings
-        if isinstance(reply, list):
-            words = [word.decode("utf-8", "replace") for word in reply if isinstance(word, bytes)]
-            self._facts.settings = dict(zip(words[::2], words[1::2], strict=False))
+        wanted = ["*appendfsync*"]  # two settings
+        if self._tag:
+            wanted += ["cluster-require-full-coverage", "cluster-node-timeout"]
+        for pattern in wanted:
+            reply = await self._ask("CONFIG", "GET", pattern)
+            if isinstance(reply, list):
+                words = [w.decode("utf-8", "replace") for w in reply if isinstance(w, bytes)]
+                self._facts.settings |= dict(zip(words[::2], words[1::2], strict=False))
 
 
 def _text(reply: object) -> bytes | None:

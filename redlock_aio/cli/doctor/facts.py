@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from redlock_aio.cli.bench import Sample
 from redlock_aio.requirements import (
     LONGEST_TIMEOUT,
+    ClusterAnswers,
     DeclaredSet,
     Eligibility,
     KnownMaster,
@@ -24,7 +25,7 @@ class MasterFacts:
     Attributes:
         name: Its name without credentials.
 
-        service: Its name on its Sentinels; empty if the URL names none.
+        service: Its name on its Sentinels, or its tag in a Cluster; empty if there is none.
 
         hosts: The IP addresses of its host; empty for a Unix socket.
 
@@ -33,6 +34,8 @@ class MasterFacts:
         tls: Which of URL and port alone uses TLS; empty if that is not known.
 
         sentinels: What its Sentinels have answered; ``None`` if the URL names none.
+
+        cluster: What the nodes of its Cluster have answered; ``None`` if it is of none.
 
         unfinished: What it was not asked any more, because its time was over.
 
@@ -67,6 +70,7 @@ class MasterFacts:
     failure: str = ""
     tls: str = ""
     sentinels: SentinelAnswers | None = None
+    cluster: ClusterAnswers | None = None
     unfinished: str = ""
     info: dict[str, str] = field(default_factory=dict)
     raw_info: bytes = b""
@@ -120,12 +124,14 @@ class MasterFacts:
         """The master as it is compared with declared sets."""
         uptime = self.info.get("uptime_in_seconds", "")
         age = int(uptime) if uptime.isdecimal() else None
-        return KnownMaster(self.service or self.name, self.run_id, age)
+        tag = "" if self.cluster is None or not self.run_id else self.service
+        return KnownMaster(self.service or self.name, self.run_id + tag, age)
 
     @property
     def epoch(self) -> int | None:
-        """The number of the last failover; ``None`` if no Sentinels name the master."""
-        return None if self.sentinels is None else self.sentinels.epoch
+        """The number of the last failover; ``None`` if no Sentinels or nodes name the master."""
+        answers = self.sentinels or self.cluster
+        return None if answers is None else answers.epoch
 
     def on_time(self, time: float, sent: float, now: float) -> None:
         """Narrow the bounds of its clock, which showed *time* between *sent* and *now*."""

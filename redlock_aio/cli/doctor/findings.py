@@ -56,6 +56,10 @@ class Kind(enum.Enum):
     REPLICAS = "replicas"
     MIN_REPLICAS = "min-replicas"
     CLUSTER = "cluster"
+    NODE = "node"
+    PRIMARIES = "primaries"
+    COVERAGE = "coverage"
+    NODE_TIMEOUT = "node-timeout"
     VERSIONS = "versions"
 
     @property
@@ -96,10 +100,10 @@ _KINDS = {
     Kind.UNCONFIRMED: (
         _SERIOUS,
         (
-            "Too few of the named Sentinels agree on the master, so it has no vote. The message has"
-            " the answer of each of the others."
+            "Too few of the Sentinels, or of the nodes of the Cluster, agree on the master: it has"
+            " no vote. The message has the answer of each of the others."
         ),
-        "Start the Sentinels, or correct their addresses, their login or the name of the master.",
+        "Start them, or correct their addresses, their login or the name of the master.",
     ),
     Kind.SENTINELS: (
         _SERIOUS,
@@ -319,7 +323,39 @@ _KINDS = {
             "The server is a node of a Redis Cluster. A failover, or a slot that moves, loses"
             " locks there without a restart, so nobody notices."
         ),
-        "Use a server without cluster-enabled. If it needs a failover, put it behind Sentinel.",
+        (
+            "Name the Cluster by Redlock.of_cluster() or redis+cluster://, or use a server without"
+            " cluster-enabled."
+        ),
+    ),
+    Kind.NODE: (
+        _WARNING,
+        (
+            "A node of the Cluster does not answer, or names another owner of the slot. The others"
+            " are a majority; if too many of them fail, no master has a vote."
+        ),
+        "Start the node, or remove it from the Cluster (CLUSTER FORGET), or repair the network.",
+    ),
+    Kind.PRIMARIES: (
+        _SERIOUS,
+        "The Cluster has fewer primaries than masters are wanted, so that some have no vote.",
+        "Add primaries, or use fewer masters, in all programs.",
+    ),
+    Kind.COVERAGE: (
+        _WARNING,
+        (
+            "cluster-require-full-coverage is yes. While one primary is down, all of them refuse"
+            " locks, until its replica has taken over."
+        ),
+        "Set cluster-require-full-coverage no on all nodes.",
+    ),
+    Kind.NODE_TIMEOUT: (
+        _NOTE,
+        (
+            "After the failure of a primary its replica takes over when cluster-node-timeout is"
+            " over, and has no vote for a quarantine after that."
+        ),
+        "A shorter cluster-node-timeout, such as 5000, ends that sooner.",
     ),
     Kind.VERSIONS: (
         _NOTE,

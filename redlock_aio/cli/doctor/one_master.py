@@ -8,6 +8,9 @@ from redlock_aio.cli import durations
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
 
+SHARE_OF_TTL = 4
+"""A cluster-node-timeout counts as long from this share of *max_ttl* on."""
+
 RELYING = ("fsync-always", "off")
 """The restart guards that do not notice a restart."""
 
@@ -20,10 +23,11 @@ def judge(facts: MasterFacts, wanted: Expectations) -> Iterator[Finding]:
 
 def _found(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
     yield from _sentinels(facts)
+    yield from _nodes(facts, wanted)
     if facts.tls:
         yield Kind.TLS, facts.tls
-    elif facts.sentinels is not None and not facts.sentinels.host:
-        yield Kind.UNCONFIRMED, facts.sentinels.text
+    elif (answers := facts.sentinels or facts.cluster) is not None and not answers.host:
+        yield Kind.UNCONFIRMED, answers.text
     elif facts.failure:
         yield Kind.UNREACHABLE, facts.failure
     elif facts.unfinished:
@@ -49,12 +53,26 @@ def _sentinels(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
         yield Kind.SENTINELS, answers.caution
 
 
+def _nodes(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str]]:
+    answers = facts.cluster
+    if answers is None:
+        return
+    if answers.host and not answers.complete:
+        yield Kind.NODE, answers.text
+    if facts.settings.get("cluster-require-full-coverage") == "yes":
+        yield Kind.COVERAGE, "its cluster-require-full-coverage is yes"
+    timeout = facts.settings.get("cluster-node-timeout", "")
+    if timeout.isdecimal() and int(timeout) * SHARE_OF_TTL >= wanted.max_ttl:
+        shown = durations.shown(int(timeout))
+        yield Kind.NODE_TIMEOUT, f"its cluster-node-timeout is {shown}"
+
+
 def _is_explained(facts: MasterFacts) -> bool:
     """Return whether another finding tells why the server refuses to write."""
     reasons = set[str]()
     if facts.info.get("role", "master") != "master":
         reasons |= {"READONLY", "MASTERDOWN"}
-    if facts.info.get("cluster_enabled") == "1":
+    if facts.cluster is None and facts.info.get("cluster_enabled") == "1":
         reasons |= {"CLUSTERDOWN", "MOVED"}
     return facts.refusal.partition(" ")[0] in reasons
 
@@ -86,7 +104,7 @@ def _server(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
         yield Kind.ROLE, "it is a Sentinel"
     elif role != "master":
         yield Kind.ROLE, f"it is not a master but a {role}"
-    if info.get("cluster_enabled") == "1":
+    if facts.cluster is None and info.get("cluster_enabled") == "1":
         yield Kind.CLUSTER, "it is a node of a Cluster"
 
 
@@ -114,8 +132,8 @@ def _memory(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, st
 def _replicas(facts: MasterFacts) -> Iterator[tuple[Kind, str]]:
     info = facts.info
     replicas = info.get("connected_slaves", "0")
-    # Programs learn of a promotion from the Sentinels.
-    if info.get("role") == "master" and replicas != "0" and facts.sentinels is None:
+    # Programs learn of a promotion from the Sentinels, or from the nodes of a Cluster.
+    if info.get("role") == "master" and replicas != "0" and facts.epoch is None:
         yield Kind.REPLICAS, f"it has {replicas} replica{'' if replicas == '1' else 's'}"
     good = info.get("min_slaves_good_slaves")
     # The field is there only if the setting is not 0.

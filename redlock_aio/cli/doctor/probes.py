@@ -75,7 +75,9 @@ class PermissionProbe(NamedTuple):
         return str(reply).lower().removeprefix("err ").startswith(UNKNOWN)
 
 
-def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[PermissionProbe]:
+def probes(
+    permissions: Permissions, key_prefix: str, name: str, *, tag: str = ""
+) -> Iterator[PermissionProbe]:
     """
     Yield the commands by which the *permissions* are examined.
 
@@ -85,8 +87,10 @@ def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[Per
         key_prefix: That of the locks.
 
         name: A name that no lock has.
+
+        tag: That of the master in a Redis Cluster; *key_prefix* begins with it.
     """
-    key, channel = f"{key_prefix}{name}", f"redlock_aio:wake:{name}"
+    key, channel = f"{key_prefix}{name}", f"redlock_aio:wake:{tag}{name}"
     arguments = {
         "evalsha": ("0" * 40, "1", key),
         "script|load": ("(",),  # no Lua: it is not loaded
@@ -99,6 +103,7 @@ def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[Per
         "time": (),
         "info": ("server",),
         "ping": (),
+        "cluster|nodes": (),
         "client|tracking": (WRONG,),
         "client|caching": (WRONG,),
         "publish": (channel, ""),
@@ -118,22 +123,25 @@ def probes(permissions: Permissions, key_prefix: str, name: str) -> Iterator[Per
         if command == "subscribe":
             continue
         yield PermissionProbe(f"+{command}", words)
-    yield from _of_keys(permissions, key_prefix, key)
+    yield from _of_keys(permissions, key_prefix, key, tag)
     for pattern in permissions.channels:
         yield PermissionProbe(f"&{pattern}", ("PUBLISH", channel, ""))
     if "subscribe" in permissions.commands:
         yield PermissionProbe("+subscribe", ("SUBSCRIBE", channel))
 
 
-def _of_keys(permissions: Permissions, key_prefix: str, key: str) -> Iterator[PermissionProbe]:
+def _of_keys(
+    permissions: Permissions, key_prefix: str, key: str, tag: str
+) -> Iterator[PermissionProbe]:
+    of_key = f"={key}" if tag else f"{{{key}}}"
     own = [
-        requirements.MARKER_KEY,
+        f"{requirements.MARKER_KEY}{tag}",
         f"{requirements.DECLARED_KEY}{key_prefix}",
-        f"redlock_aio:fence:{{{key}}}",
-        f"redlock_aio:queue:{{{key}}}",
-        f"redlock_aio:shares:{{{key}}}",
-        f"redlock_aio:permit:{{{key}}}#0",
-        f"redlock_aio:waiting:{{{key}}}",
+        f"redlock_aio:fence:{of_key}",
+        f"redlock_aio:queue:{of_key}",
+        f"redlock_aio:shares:{of_key}",
+        f"redlock_aio:permit:{of_key}#0",
+        f"redlock_aio:waiting:{of_key}",
     ]
     for pattern in (f"{key_prefix}*", *permissions.keys):
         start = pattern.removesuffix("*")
@@ -158,15 +166,20 @@ class Lacking(NamedTuple):
     commands: list[str]
 
 
-async def missing(ask: Ask, permissions: Permissions, key_prefix: str, name: str) -> Lacking:
+async def missing(
+    ask: Ask, permissions: Permissions, key_prefix: str, name: str, *, tag: str = ""
+) -> Lacking:
     """
     Return what the user lacks, and what the server does.
+
+    Args:
+        tag: That of the master in a Redis Cluster; *key_prefix* begins with it.
 
     Cancellation:
         Nothing was changed on the master.
     """
     found = Lacking([], [])
-    for probe in probes(permissions, key_prefix, name):
+    for probe in probes(permissions, key_prefix, name, tag=tag):
         reply = await ask(*probe.words)
         if probe.is_unknown(reply):
             found.commands.append(probe.permission)

@@ -25,10 +25,13 @@ async def asked(master: MasterUrl, patience: float) -> tuple[SentinelAnswers, st
     """
     names = [name_of(url) for url in master.sentinels]
     replies = await asyncio.gather(
-        *(_asked_one(url, master.service, patience) for url in master.sentinels)
+        *(
+            ask_one(url, requirements.sentinel_questions(master.service), patience)
+            for url in master.sentinels
+        )
     )
     said = requirements.sentinel_answers(dict(zip(names, replies, strict=True)))
-    silent = [url for url, reply in zip(master.sentinels, replies, strict=True) if reply is _SILENT]
+    silent = [url for url, reply in zip(master.sentinels, replies, strict=True) if reply is SILENT]
     if said.host or not silent:
         return said, ""
     # One port tells enough: the scheme is the same for all.
@@ -43,21 +46,29 @@ def name_of(url: str) -> str:
     return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
 
 
-_SILENT = "no answer"
+SILENT = "no answer"
 
 
-async def _asked_one(url: str, service: str, patience: float) -> Sequence[object] | str:
+async def ask_one(
+    url: str, questions: Sequence[Sequence[str]], patience: float
+) -> Sequence[object] | str:
+    """
+    Return the replies of a server to *questions*, or why there are none.
+
+    Cancellation:
+        The connection is closed.
+    """
     pool = ConnectionPool.from_url(url)
     pool.connection_kwargs.update(protocol=2, decode_responses=False)
     connection: Any = pool.make_connection()
     try:
         async with asyncio.timeout(patience):
             await connection.connect()
-            return [await _reply(connection, q) for q in requirements.sentinel_questions(service)]
+            return [await _reply(connection, question) for question in questions]
     except (AuthenticationError, ResponseError) as error:
         return str(error)
     except (OSError, RedisError, TimeoutError):
-        return _SILENT
+        return SILENT
     finally:
         with contextlib.suppress(OSError, RedisError):
             await connection.disconnect(nowait=True)

@@ -1,0 +1,445 @@
+"""Primaries of a Redis Cluster as masters, end to end."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import pytest
+
+from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry, Vote
+from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
+from redlock_aio._protocol.tags import PLACEHOLDER
+from redlock_aio._rules import timing
+from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_lua import Error
+
+from . import kit
+from .clusters import TAGS, FakeCluster, FakeSite
+from .kit import hang, kill, now, resume
+
+MAX_TTL = 2_000
+QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR) + CONFIRMED_FOR
+SOON = 0.2
+
+pytestmark = [pytest.mark.promise("S1")]
+
+
+@pytest.fixture
+async def site() -> FakeSite:
+    return FakeSite()
+
+
+def manager(cluster: FakeCluster, **options: Any) -> Redlock:
+    return Redlock.of_cluster(cluster, **{"masters": 3, "max_ttl": MAX_TTL, **options})
+
+
+async def attempt(redlock: Redlock, name: str = "probe") -> tuple[Vote, ...]:
+    """Return the votes in one attempt, and release the lock."""
+    try:
+        async with redlock.lock(name, wait=0, ttl=1_000) as lease:
+            await asyncio.sleep(SOON)  # until the stragglers have answered
+            return lease.votes
+    except LockNotAcquiredError as error:
+        return error.votes
+
+
+async def voting(redlock: Redlock) -> list[bool]:
+    await asyncio.sleep(0)
+    return [master.votes for master in redlock.statistics().masters]
+
+
+def reason(redlock: Redlock, number: int) -> str:
+    return redlock.statistics().masters[number].reason
+
+
+# Names of keys.
+
+
+@pytest.mark.parametrize("name", ["r", "a{b}c", "{0001}", "{}", "redlock_aio:x"])
+@pytest.mark.parametrize("kind", kit.KINDS, ids=kit.NAMES_OF_KINDS)
+async def test_all_keys_of_a_master_have_its_tag(
+    site: FakeSite, name: str, kind: dict[str, Any]
+) -> None:
+    """The nodes assert that the keys of each command are in one slot, and that it is theirs."""
+    async with manager(site.link(), key_prefix="my:") as redlock:
+        async with redlock.lock(name, "other", ttl=1_000, **kind) as lease:
+            for host, tag in zip("abc", TAGS, strict=True):
+                assert site[host].keys[f"{tag.decode()}my:{name}"] == lease.token
+                assert all(tag in key for key in site[host]._keys)
+        assert all(await voting(redlock))
+    assert not any(PLACEHOLDER in word for word in site.received())
+    assert not any(node._keys for host, node in site.nodes.items() if host in "rst")
+
+
+async def test_all_kinds_of_locks_work(site: FakeSite) -> None:
+    one, two = manager(site.link("a")), manager(site.link("t"))
+    async with one, two:
+        async with one.lock("fair", fair=True, fencing=True, ttl=1_000) as lease:
+            waiter = asyncio.create_task(two.lock("fair", fair=True, fencing=True).acquire())
+            await asyncio.sleep(SOON)
+            first, ended = lease.fencing_token, now()
+            assert (await one.inspect("fair")).waiters == 1
+        later = await waiter
+        assert now() < ended + 0.02  # woken by a message, not by a heartbeat
+        assert later.fencing_token is not None
+        assert first is not None
+        assert later.fencing_token > first
+        await later.release()
+        docs = one.rw_lock("doc"), two.rw_lock("doc")
+        async with docs[0].read(), docs[1].read():
+            assert len((await one.inspect("doc")).readers) == 2
+        async with docs[1].write():
+            assert await one.is_locked("doc")
+        permits = [each.semaphore("sem", permits=2) for each in (one, two)]
+        async with permits[0], contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(permits[1])
+            waiting = asyncio.create_task(one.semaphore("sem", permits=2).acquire())
+            await asyncio.sleep(SOON)
+            assert (await two.find_locks("s")).semaphores == {"sem": 2}
+            freed = now()
+            await stack.aclose()
+            permit = await waiting
+            assert now() < freed + 0.02
+        await permit.release()
+        plain = await one.lock("plain").acquire()
+        assert [state.resource for state in (await two.find_locks()).states] == ["plain"]
+        assert await two.force_release("plain")
+        await asyncio.sleep(0.02)
+        assert not plain.valid
+        given = await one.lock("given", fencing=True, fair=True).acquire()
+        taken = await two.adopt(given.export())
+        assert taken.valid
+        await taken.release()
+    assert not any(PLACEHOLDER in word for word in site.received())
+
+
+async def test_a_waiter_is_woken_by_the_master_that_frees_the_lock_alone(site: FakeSite) -> None:
+    """A Cluster passes each message to all nodes: the channel of each master has its tag."""
+    async with manager(site.link()) as redlock:
+        async with redlock.lock("r", fair=True):
+            waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
+            await asyncio.sleep(SOON)
+            for host, tag in zip("abc", TAGS, strict=True):
+                [channel] = [c[1] for c in site[host].commands if c[0] == b"SUBSCRIBE"]
+                assert channel.startswith(b"redlock_aio:wake:" + tag)
+        await (await waiter).release()
+
+
+# Who may vote.
+
+
+async def test_all_masters_of_a_new_set_vote_at_once_however_old_the_servers_are(
+    site: FakeSite,
+) -> None:
+    site["b"].replica_before = True  # it was promoted at some time before this library came
+    site["c"].uptime = 5
+    async with manager(site.link()) as redlock:
+        assert await voting(redlock) == [True] * 3
+        assert now() < 1
+        again = manager(site.link("s"))
+        async with again:
+            assert await voting(again) == [True] * 3
+
+
+async def test_with_a_strict_guard_no_set_is_new(site: FakeSite) -> None:
+    async with manager(site.link(), restart_guard="strict") as redlock:
+        assert await voting(redlock) == [False] * 3
+        await asyncio.sleep(QUARANTINE + SOON)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_two_masters_vote_after_a_while_if_the_third_never_appears(site: FakeSite) -> None:
+    site["c"].kill()
+    async with manager(site.link()) as redlock:
+        await asyncio.sleep(5)
+        assert await voting(redlock) == [False] * 3
+        await asyncio.sleep(8 + QUARANTINE)
+        assert await voting(redlock) == [True, True, False]
+
+
+@pytest.mark.parametrize("fault", ["hang", "kill"])
+async def test_without_a_majority_of_all_nodes_no_master_votes(site: FakeSite, fault: str) -> None:
+    async with manager(site.link()) as redlock:
+        for host in "rs":
+            getattr(site[host], fault)()
+        await asyncio.sleep(10)
+        assert await voting(redlock) == [True] * 3
+        getattr(site["t"], fault)()
+        lost = now()
+        await asyncio.sleep(CONFIRMED_FOR - ASK_INTERVAL - 0.1)
+        assert all(vote.answer is Answer.GRANTED for vote in await attempt(redlock))
+        await asyncio.sleep(lost + CONFIRMED_FOR + 0.01 - now())
+        for vote in await attempt(redlock):
+            assert vote.answer is Answer.QUARANTINED
+            assert "3 of 6 nodes confirm" in vote.detail
+            assert ", 4 must: r:7000 (" in vote.detail
+
+
+async def test_the_owner_alone_can_not_confirm_itself(site: FakeSite) -> None:
+    """On its side of a partition it would do so for ever."""
+    cluster = site.link()
+    async with manager(cluster) as redlock:
+        for host in "brst":
+            cluster[host].cut()
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        votes = await attempt(redlock)
+    assert [vote.answer for vote in votes] == [
+        Answer.QUARANTINED, Answer.UNREACHABLE, Answer.QUARANTINED,
+    ]  # fmt: skip
+
+
+# Another owner of a slot.
+
+
+async def test_a_promoted_replica_is_quarantined(site: FakeSite) -> None:
+    async with manager(site.link("b")) as redlock, manager(site.link("c")) as newcomer:
+        site["a"].kill()
+        site.promote("r", 0, told="bcrst")
+        failed = now()
+        await asyncio.sleep(2)
+        # One of the two has marked it, and the other one has read that.
+        reasons = {reason(redlock, 0), reason(newcomer, 0)}
+        assert any("it was a replica, and may lack locks; it votes" in each for each in reasons)
+        assert await voting(newcomer) == [False, True, True]
+        async with manager(site.link("s")) as late:  # it has not seen the old one
+            assert await voting(late) == [False, True, True]
+        await asyncio.sleep(failed + QUARANTINE - 0.1 - now())
+        assert await voting(redlock) == [False, True, True]
+        await asyncio.sleep(1.5)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_a_paused_old_primary_gives_no_second_vote(site: FakeSite) -> None:
+    """
+    It executes what is in its sockets when it wakes, before it learns of its successor.
+
+    The lock is held on the successor and one more master then.
+    """
+    cluster = site.link("b")
+    async with manager(cluster, name="P") as redlock, manager(site.link("c"), name="Q") as other:
+        hang([site["a"]])
+        site.promote("r", 0, told="bcrst")
+        await asyncio.sleep(QUARANTINE + 3)
+        cluster["c"].cut()  # P has the old primary and b, or nothing
+        lease = await other.lock("r", ttl=1_500).acquire()
+        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 3
+        asking = asyncio.create_task(kit.refused(redlock, "r", wait=0))
+        await asyncio.sleep(0.01)
+        resume([site["a"]])
+        votes = (await asking).votes
+        assert votes[0].answer is not Answer.GRANTED
+        assert lease.valid
+        await lease.release()
+
+
+async def test_replies_of_a_replaced_owner_that_were_underway_do_not_count(site: FakeSite) -> None:
+    async with manager(site.link("b"), master_timeout=1_000) as redlock:
+        await asyncio.sleep(1)
+        hang([site["a"]])
+        site.promote("r", 0, told="bcrst")
+        asked = asyncio.create_task(attempt(redlock))
+        await asyncio.sleep(ASK_INTERVAL + 0.1)
+        resume([site["a"]])
+        assert (await asked)[0].answer is not Answer.GRANTED
+        assert "r:7000" not in reason(redlock, 0)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_there_and_back_again_is_noticed(site: FakeSite, number: int) -> None:
+    """The run_id is the same, and so is the marker."""
+    old, new = "ab"[number], "rs"[number]
+    async with manager(site.link("c")) as redlock:
+        marker = site[old]._keys[b"redlock_aio:marker" + TAGS[number]]
+        site.promote(new, number)
+        site.promote(old, number)
+        assert site[old]._keys[b"redlock_aio:marker" + TAGS[number]] == marker
+        await asyncio.sleep(2)
+        assert "its slot has come from another node" in reason(redlock, number)
+        async with manager(site.link("t")) as late:
+            assert not (await voting(late))[number]
+        await asyncio.sleep(QUARANTINE)
+        assert await voting(redlock) == [True] * 3
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["with its keys", "without"])
+async def test_a_slot_that_another_node_has_got_is_quarantined_there(*, marked: bool) -> None:
+    """That node has been running for days, and has never been a replica."""
+    site = FakeSite("d")
+    async with manager(site.link("b")) as redlock, redlock.lock("held", ttl=1_500):
+        site.promote("d", 0, loses=False)
+        if not marked:
+            site["d"]._keys.clear()
+        async with manager(site.link("t")) as late:
+            assert await voting(late) == [False, True, True]
+        await asyncio.sleep(1)
+        assert await voting(redlock) == [False, True, True]
+        await asyncio.sleep(QUARANTINE)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_moved_ends_the_connection_and_asks_all_nodes_at_once(site: FakeSite) -> None:
+    async with manager(site.link("b")) as redlock:
+        await asyncio.sleep(0.3)
+        site.promote("r", 0)
+        began, asked = now(), site["t"].asked
+        votes = await attempt(redlock)
+        assert votes[0].answer is Answer.UNREACHABLE
+        assert votes[0].detail.startswith("MOVED ")
+        assert not votes[0].permanent
+        assert now() < began + SOON + 0.1
+        assert site["t"].asked > asked
+        assert "may lack locks" in reason(redlock, 0)
+
+
+async def test_a_release_follows_the_slot(site: FakeSite) -> None:
+    async with manager(site.link("b")) as redlock:
+        lease = await redlock.lock("r", ttl=2_000).acquire()
+        site.promote("r", 0, loses=False)
+        assert "{0001}r" in site["r"].keys
+        await lease.release()
+        await asyncio.sleep(1)
+        assert "{0001}r" not in site["r"].keys
+
+
+@pytest.mark.parametrize("error", ["ASK 2731 t:7000", "TRYAGAIN Multiple keys", "CLUSTERDOWN x"])
+async def test_while_a_slot_moves_or_the_cluster_is_down_there_is_no_vote(
+    site: FakeSite, error: str
+) -> None:
+    cluster = site.link("b")
+    async with manager(cluster) as redlock:
+        dialled = len(cluster.dialled)
+        site["a"].error = error
+        votes = await attempt(redlock)
+        assert votes[0].answer is Answer.ERROR
+        assert not votes[0].permanent
+        site["a"].error = ""
+        assert len(cluster.dialled) == dialled  # ASK is never followed
+        assert all(vote.answer is Answer.GRANTED for vote in await attempt(redlock))
+
+
+# Nodes that come and go.
+
+
+async def test_a_node_that_joins_counts_and_one_that_leaves_does_not(site: FakeSite) -> None:
+    async with manager(site.link()) as redlock:
+        for node in site.nodes.values():
+            node.known.remove("t")  # forgotten by all, itself too: it was reset
+        site["t"].known = ["t"]
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        hang([site["r"], site["s"]])
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        assert await voting(redlock) == [True] * 3  # three of five
+        asked = site["t"].asked
+        await asyncio.sleep(2)
+        assert site["t"].asked == asked
+        for host in "abc":
+            site[host].known.append("t")
+        site["t"].known = list("abcrst")
+        kill([site["t"]])
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        assert "3 of 6 nodes confirm" in reason(redlock, 1)
+
+
+async def test_a_seed_that_is_away_or_was_removed_does_no_harm(site: FakeSite) -> None:
+    kill([site["t"]])
+    async with manager(site.link("t", "s")) as redlock:
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_nodes_are_found_again_when_all_were_away(site: FakeSite) -> None:
+    async with manager(site.link()) as redlock:
+        hang(site.nodes.values())
+        await asyncio.sleep(30)
+        assert await voting(redlock) == [False] * 3
+        resume(site.nodes.values())
+        await asyncio.sleep(5)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_nodes_are_dialled_by_their_names_where_tls_checks_them(site: FakeSite) -> None:
+    site.named = True
+    cluster = site.link()
+    cluster.prefers_names = True
+    async with manager(cluster) as redlock:
+        assert await voting(redlock) == [True] * 3
+    assert {host for host in cluster.dialled if host != "a"} == {f"{h}.example" for h in "abcrst"}
+
+
+# Masters that share a node, and programs that disagree.
+
+
+async def test_of_two_tags_on_one_node_one_votes_and_the_error_says_what_to_do(
+    site: FakeSite,
+) -> None:
+    site.promote("a", 1)
+    async with manager(site.link()) as redlock:
+        await asyncio.sleep(QUARANTINE + 12)
+        assert sorted(await voting(redlock)) == [False, True, True]
+        [text] = [reason(redlock, number) for number in range(3) if reason(redlock, number)]
+    assert "are both on the node a:7000, so only one of them votes" in text
+    assert text.endswith(
+        "the Cluster has 2 primaries, and masters=3 needs as many; add some, or use masters=1"
+    )
+
+
+async def test_the_error_names_a_primary_without_a_tag(site: FakeSite) -> None:
+    async with manager(site.link(), tags=["0001", "8239", "0011"]) as redlock:
+        await asyncio.sleep(1)
+        [text] = [reason(redlock, n) for n in range(3) if "are both on" in reason(redlock, n)]
+    assert " to b:7000, a primary without a master's tag" in text
+
+
+async def test_programs_with_other_tags_get_no_second_majority(site: FakeSite) -> None:
+    """Two tags on one server are two masters: a lock has a key under each."""
+    async with manager(site.link()) as redlock, redlock.lock("r", ttl=1_000):
+        others = manager(site.link("b"), tags=["0001", "9381", "0011"])
+        async with others:
+            await asyncio.sleep(1)
+            error = await kit.refused(others, "r", wait=0)
+            assert isinstance(error, QuorumUnavailableError)
+            assert any("were here first" in vote.detail for vote in error.votes)
+
+
+# Settings.
+
+
+async def test_full_coverage_is_said_once(site: FakeSite, caplog: pytest.LogCaptureFixture) -> None:
+    for node in site.nodes.values():
+        node.coverage = b"yes"
+    async with manager(site.link()):
+        await asyncio.sleep(5)
+    assert caplog.text.count("cluster-require-full-coverage is yes, so all masters refuse") == 1
+
+
+async def test_no_permission_to_read_the_settings_costs_nothing(
+    site: FakeSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in site.nodes.values():
+        node.forbid.add("CONFIG")
+    async with manager(site.link()) as redlock:
+        assert await voting(redlock) == [True] * 3
+    assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+class Plain(FakeMaster):
+    """A server that is no node of a Cluster."""
+
+    def _do_cluster(self, _verb: bytes) -> object:
+        raise Error("ERR This instance has cluster support disabled")
+
+
+async def test_a_server_that_is_no_node_ends_the_wait(site: FakeSite) -> None:
+    site.nodes["a"] = Plain("a")  # type: ignore[assignment]
+    async with manager(site.link()) as redlock:
+        error = await kit.refused(redlock, "r")
+        assert all(vote.permanent for vote in error.votes)
+        assert "no node of a Redis Cluster (cluster_enabled is 0)" in str(error)
+
+
+async def test_a_cluster_of_one_master(site: FakeSite) -> None:
+    async with manager(site.link(), masters=1) as redlock:
+        async with redlock.lock("r", retry=Retry(min_delay=5, max_delay=10)):
+            assert "{8209}r" in site["b"].keys
+        site.promote("s", 0, told="")
+    assert "1 masters" in repr(redlock)
