@@ -27,7 +27,7 @@ import fill
 ROOT = Path(__file__).parents[1]
 API = re.compile(r"^<!-- api: (\S+)\s*(.*?)-->\n.*?^<!-- end -->$", flags=re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^ *<!-- (?:(?:file|options): \S+|end) -->\n", re.MULTILINE)
-ANCHOR = re.compile(r'^(#+) <a id="([\w.]+)"></a>(.*)$', re.MULTILINE)
+ANCHOR = re.compile(r'^(#+) <a id="([\w.-]+)"></a>(.*)$', re.MULTILINE)
 PICTURE = re.compile(r"^!\[([^]]+)\]\(([^)]+\.svg)\)$", re.MULTILINE)
 FROM_OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]+(?:src|href)=.?(?:https?:)?//")
 
@@ -50,6 +50,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
         page.meta.setdefault("hide", ["navigation", "toc"])
     elif not re.search(r"^##", markdown, re.MULTILINE):
         page.meta.setdefault("hide", ["toc"])  # it would be an empty column
+    if page.file.src_uri.startswith("troubleshooting"):  # a message is searched for to be explained
+        page.meta.setdefault("search", {"boost": 2})
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)

@@ -3,12 +3,13 @@ The errors that the library raises about locks.
 
 Every class here carries its facts as attributes and builds its own message
 from them. A message names every master and its vote, and never a password or a
-token.
+token. It ends with the code of its cause in brackets, which is the anchor of its entry in the pages
+about troubleshooting.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.blockers import Blockers
@@ -18,6 +19,7 @@ from redlock_aio._rules.quorum import Answer, Vote, is_contended, is_final, majo
 from redlock_aio._rules.validation import of_type
 
 __all__ = (
+    "ErrorCode",
     "LockLostError",
     "LockNotAcquiredError",
     "LockNotHeldError",
@@ -26,8 +28,56 @@ __all__ = (
 )
 
 
+ErrorCode: TypeAlias = Literal[
+    # not acquired
+    "held", "no-permit", "too-few-masters", "answers-too-late", "masters-refuse",
+    # not acquired, because of what the caller holds or where it runs
+    "own-lock", "own-permits", "own-read", "read-to-write", "reentrant-fencing",
+    "redlock-closed", "redlock-cancelled", "redlock-elsewhere", "no-event-loop",
+    "own-event-loop", "interpreter-exits", "not-a-lock",
+    # lost: the causes of `LossCause`
+    "not-extended", "loop-stalled", "max-hold", "key-gone", "overtaken", "forced", "closed",
+    "cancelled", "loop-closed", "adopted-late", "not-adopted", "fencing-ahead",
+    # not held, or used in a wrong place
+    "released", "handed-over", "not-entered", "lease-elsewhere", "left-by-another-task",
+    "left-by-another-thread", "export-of-shared", "export-of-reader",
+    # fencing
+    "no-fencing-token", "stale-token", "bad-token",
+]  # fmt: skip
+"""
+The causes of errors about locks, as `RedlockError.code` has them.
+
+They stay the same when a text is improved. `docs/troubleshooting.md` lists the pages that have
+an entry for each, under this word.
+"""
+
+
 class RedlockError(Exception):
     """The base class of all errors that this library raises about locks."""
+
+    def __init__(self, text: str, code: ErrorCode) -> None:
+        super().__init__(text, code)
+
+    @property
+    def code(self) -> ErrorCode:
+        """
+        The cause in a short word, such as ``too-few-masters``; it is also the end of the message.
+
+        It stays the same when the text is improved. The pages of
+        `docs/troubleshooting.md` have an entry with this anchor, which says what to do.
+        """
+        return self._code()
+
+    def __str__(self) -> str:
+        return f"{self._text()} [{self.code}]"
+
+    def _code(self) -> ErrorCode:
+        code: ErrorCode = self.args[1]
+        return code
+
+    def _text(self) -> str:
+        """Return the message without its code."""
+        return str(self.args[0])
 
 
 class LockNotAcquiredError(RedlockError):
@@ -56,8 +106,6 @@ class LockNotAcquiredError(RedlockError):
         hint: Advice for this case, if there is any; else empty.
     """
 
-    _because = "held by others"
-
     def __init__(  # noqa: PLR0913 - the facts of the error
         self,
         resources: Sequence[str],
@@ -78,19 +126,25 @@ class LockNotAcquiredError(RedlockError):
         self.permits: int | None = permits
         self.hint: str = ""
         facts = (self.resources, attempts, elapsed, self.votes, holder, retry_after, permits)
-        super().__init__(*facts)
+        Exception.__init__(self, *facts)
 
-    def __str__(self) -> str:
-        rounds = "1 round" if self.attempts == 1 else f"{self.attempts} rounds"
-        granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
-        enough = bool(self.votes) and granted >= majority(len(self.votes))
-        because = "the answers came too late for the ttl" if enough else self._because
-        if self.permits is not None and because == LockNotAcquiredError._because:
-            because = f"all {self.permits} permits are held, or waited for"
-            if self.permits == 1:
-                because = "the only permit is held, or waited for"
+    def _code(self) -> ErrorCode:
         if is_final(self.votes):
-            because = "the masters refuse permanently, so waiting does not help"
+            return "masters-refuse"
+        granted = sum(vote.answer is Answer.GRANTED for vote in self.votes)
+        if self.votes and granted >= majority(len(self.votes)):
+            return "answers-too-late"
+        return self._otherwise()
+
+    def _otherwise(self) -> ErrorCode:
+        """Return the code if neither permanent refusals nor late answers are the cause."""
+        return "held" if self.permits is None else "no-permit"
+
+    def _text(self) -> str:
+        rounds = "1 round" if self.attempts == 1 else f"{self.attempts} rounds"
+        because = _BECAUSE[self.code].format(permits=self.permits)
+        if self.code == "no-permit" and self.permits == 1:
+            because = "the only permit is held, or waited for"
         if self.holder is not None:
             one_of_many = self.permits is not None and self.permits > 1
             because += (
@@ -117,12 +171,17 @@ class QuorumUnavailableError(LockNotAcquiredError):
     be released by force; then *attempts* is 0. `Redlock.check` raises it without *resources*.
     """
 
-    _because = "too few masters answered"
+    def _code(self) -> ErrorCode:
+        return super()._code() if self.attempts else self._otherwise()
 
-    def __str__(self) -> str:
+    def _otherwise(self) -> ErrorCode:
+        return "too-few-masters"
+
+    def _text(self) -> str:
         if self.attempts:
-            return super().__str__()
-        text = f"{self._because} in {self.elapsed} ms ({'; '.join(map(str, self.votes))})"
+            return super()._text()
+        votes = "; ".join(map(str, self.votes))
+        text = f"too few masters answered in {self.elapsed} ms ({votes})"
         return f"{_names(self.resources)}: {text}" if self.resources else text
 
 
@@ -157,9 +216,12 @@ class LockLostError(RedlockError):
         self.cause: LossCause = of_type(cause, LossCause, name="cause")
         self.reason: str = Loss(cause, detail).reason
         self.votes: tuple[Vote, ...] = tuple(votes)
-        super().__init__(self.resources, cause, detail, self.votes)
+        Exception.__init__(self, self.resources, cause, detail, self.votes)
 
-    def __str__(self) -> str:
+    def _code(self) -> ErrorCode:
+        return _code_of(self.cause)
+
+    def _text(self) -> str:
         return f"{_names(self.resources)} lost: {with_votes(self.reason, self.votes)}"
 
 
@@ -170,15 +232,20 @@ class LockNotHeldError(RedlockError):
     Attributes:
         resources: The names that had been locked.
 
-        reason: Why it is not held.
+        reason: Why it is not held. If the lock was lost, the reason and the code are those of
+            the loss.
     """
 
-    def __init__(self, resources: Sequence[str], reason: str) -> None:
+    def __init__(self, resources: Sequence[str], reason: str, code: ErrorCode) -> None:
         self.resources: tuple[str, ...] = tuple(resources)
         self.reason: str = reason
-        super().__init__(self.resources, reason)
+        Exception.__init__(self, self.resources, reason, code)
 
-    def __str__(self) -> str:
+    def _code(self) -> ErrorCode:
+        code: ErrorCode = self.args[2]
+        return code
+
+    def _text(self) -> str:
         return f"{_names(self.resources)} not held: {self.reason}"
 
 
@@ -224,9 +291,27 @@ def unavailable(resource: str | None, votes: Sequence[Vote], took: float) -> Quo
     return QuorumUnavailableError(resources, attempts=0, elapsed=elapsed, votes=votes)
 
 
+def lost_before(resources: Sequence[str], loss: Loss) -> LockNotHeldError:
+    """Return the error for the release of a lease that was lost."""
+    return LockNotHeldError(resources, loss.reason, _code_of(loss.cause))
+
+
 def with_votes(text: str, votes: Sequence[Vote]) -> str:
     """Return *text* with *votes* in parentheses behind it, if there are any."""
     return f"{text} ({'; '.join(map(str, votes))})" if votes else text
+
+
+_BECAUSE: dict[ErrorCode, str] = {
+    "held": "held by others",
+    "no-permit": "all {permits} permits are held, or waited for",
+    "too-few-masters": "too few masters answered",
+    "answers-too-late": "the answers came too late for the ttl",
+    "masters-refuse": "the masters refuse permanently, so waiting does not help",
+}
+
+
+def _code_of(cause: LossCause) -> ErrorCode:
+    return cast("ErrorCode", cause.value.replace("_", "-"))
 
 
 def _names(resources: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ from redis.asyncio.client import Pipeline
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
-from redlock_aio.errors import RedlockError
+from redlock_aio.errors import ErrorCode, RedlockError
 
 __all__ = ("FENCE_LUA", "RedisFence", "StaleTokenError")
 
@@ -88,9 +88,12 @@ class StaleTokenError(RedlockError):
         self.name: str = name
         self.token: int = token
         self.highest: int | None = highest
-        super().__init__(name, token, highest)
+        Exception.__init__(self, name, token, highest)
 
-    def __str__(self) -> str:
+    def _code(self) -> ErrorCode:
+        return "stale-token"
+
+    def _text(self) -> str:
         seen = "a higher one" if self.highest is None else self.highest
         return f"{self.name!r} not written: token {self.token} is stale, {seen} has been seen"
 
@@ -237,5 +240,6 @@ class RedisFence:
             if code == "STALETOKEN":
                 raise StaleTokenError(self._name, token, int(rest)) from None
             if code == "BADTOKEN":
-                raise RedlockError(f"{self.key!r} holds no token; nothing was written") from None
+                text = f"{self.key!r} holds no token; nothing was written"
+                raise RedlockError(text, "bad-token") from None
             raise

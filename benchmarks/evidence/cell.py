@@ -20,12 +20,19 @@ from .crew import Crew
 from .faults import Row
 from .job import Job
 from .locks import Contestant
-from .networks import PORT, Network
+from .networks import BALANCER, NAME, PORT, Network
+from .provenance import measured
 from .recorder import FAULTS, Recorder, now
-from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled
+from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled, wait_for_copy
 from .world import World
 
 WORKERS = 3
+REPLICA = "new"
+"""The node of the replica of the first master."""
+
+AT_ONCE = "--repl-diskless-sync-delay", "0"
+"""The options of a server that copies its keys to a replica without a wait for other replicas."""
+
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
 
@@ -92,12 +99,14 @@ class Stage:
         needs = cell.row.needs
         self._network: Network | None = None
         self._cluster: Cluster | None = None
-        self._masters = cell.contestant.masters
+        self._masters = min(cell.row.masters, cell.contestant.masters)
         names = [f"m{number}" for number in range(self._masters)]
         if "sentinels" in needs:
             names = ["old", "new", "s0", "s1", "s2"]
         if "network" in needs:
             nodes = (*names, *(f"w{number}" for number in range(WORKERS)))
+            if cell.row.endpoint:
+                nodes += REPLICA, BALANCER
             self._network = stack.enter_context(Network(nodes))
         shim = compiled(scratch) if "clocks" in needs else None
         self._place = Place(cell.binary, scratch, self._network, shim)
@@ -109,9 +118,12 @@ class Stage:
         elif cell.containers:
             self.servers = [stack.enter_context(ContainerServer(name)) for name in names]
         else:
-            self.servers = [self._start(Server(self._place, name)) for name in names]
+            options = AT_ONCE if cell.row.endpoint else ()
+            self.servers = [self._start(Server(self._place, name, *options)) for name in names]
         if not needs & {"sentinels", "cluster"}:
-            self.urls = tuple(server.url for server in self.servers[: cell.contestant.masters])
+            self.urls = tuple(server.url for server in self.servers)
+        if cell.row.endpoint:
+            self._start_replica()
         self.store = self._start(Server(Place(cell.binary, scratch), "store"))
 
     def _start(self, server: Server) -> Server:
@@ -124,14 +136,31 @@ class Stage:
         places = ",".join(f"{node.address}:{node.port}" for node in self._cluster.nodes)
         self.urls = (f"redis+cluster://{places}?masters={self._masters}",)
 
+    def _start_replica(self) -> None:
+        """Start a replica of the first master, which clients reach by an endpoint then."""
+        place, net, first = self._place, self._network, self.servers[0]
+        if net is None:
+            raise ValueError("an endpoint needs a network")
+        replica = self._start(Server(place, REPLICA, *AT_ONCE, *follow(net, first.name)))
+        wait_for_copy(replica)
+        self.servers = [*self.servers, replica]
+        self._lead(first.name)
+        where = NAME if self._cell.row.endpoint == "name" else net.address(BALANCER)
+        self.urls = (f"redis://{where}:{PORT}", *self.urls[1:])
+
+    def _lead(self, node: str) -> None:
+        """Let the endpoint of the first master lead to a node."""
+        if self._network is not None:
+            by_name = self._cell.row.endpoint == "name"
+            (self._network.lead if by_name else self._network.balance)(node)
+
     def _start_sentinels(self) -> None:
         self._masters = 1
         place, net = self._place, self._network
         if net is None:
             raise ValueError("Sentinels need a network")
-        old = self._start(Server(place, "old", "--repl-diskless-sync-delay", "0"))
-        follow = ("--replicaof", f"{net.address('old')} {PORT}")
-        new = self._start(Server(place, "new", "--repl-diskless-sync-delay", "0", *follow))
+        old = self._start(Server(place, "old", *AT_ONCE))
+        new = self._start(Server(place, "new", *AT_ONCE, *follow(net, "old")))
         self.servers = [old, new]
         sentinels, addresses = [], []
         for name in ("s0", "s1", "s2"):
@@ -179,9 +208,15 @@ class Stage:
             chance=random.Random(cell.seed),
             seconds=cell.seconds or cell.row.seconds,
             network=self._network,
+            lead=self._lead,
             masters=self._masters,
             cluster=self._cluster,
         )
+
+
+def follow(network: Network, master: str) -> tuple[str, str]:
+    """Return the options of a replica."""
+    return "--replicaof", f"{network.address(master)} {PORT}"
 
 
 def run(cell: Cell, folder: Path) -> list[str]:
@@ -191,6 +226,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
     Returns:
         What went wrong in the run itself, such as a client that ended with an error.
     """
+    measures = measured()  # before this run is what makes the machine busy
     with contextlib.ExitStack() as stack:
         stage = Stage(cell, folder, stack)
         crew = stage.crew()
@@ -206,7 +242,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
             ended = now()
             late = crew.late()
         left = keys_left(stage.servers, cell.clean_within)
-        meta = facts(cell, crew.job, server)
+        meta = facts(cell, crew.job, server) | measures
         meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
         meta |= {name: limit + BUSY[name] * late for name, limit in cell.limits.items()}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")

@@ -29,7 +29,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.quorum import OPEN, Vote
-from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError, lost_before
 from redlock_aio.events import Mode
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Lease(OnlyForAsyncio):
         fence = self._hold.claim.fence
         if not fence:
             raise NoFencingTokenError(
-                "this lease has no fencing token: its lock needs fencing=True"
+                "this lease has no fencing token: its lock needs fencing=True", "no-fencing-token"
             )
         return fence
 
@@ -212,7 +212,7 @@ class Lease(OnlyForAsyncio):
         if self.valid:
             return
         if self._released or hold.is_given_up:
-            raise LockNotHeldError(hold.resources, hold.why_given_up())
+            raise hold.not_held()
         origin = self._session.origin
         if not origin.is_of_this_process():
             refuse(hold, origin)
@@ -248,7 +248,7 @@ class Lease(OnlyForAsyncio):
         new = wanted if ttl is None else timing.milliseconds(ttl, name="ttl")
         timing.at_least(timing.at_most(new, self._session.max_ttl))
         if self._released:
-            raise LockNotHeldError(hold.resources, hold.why_given_up())
+            raise hold.not_held()
         hold.pending_ttl = 0
         await self._session.watchdog.extend(hold, new)
 
@@ -283,9 +283,9 @@ class Lease(OnlyForAsyncio):
         if hold.state is HELD and not self._released:
             self._session.watchdog.leave(hold, self._task)
         if (loss := hold.loss) is not None:
-            raise LockNotHeldError(hold.resources, loss.reason)
+            raise lost_before(hold.resources, loss)
         if self._released:
-            raise LockNotHeldError(hold.resources, hold.why_given_up("it has been released before"))
+            raise hold.not_held("it has been released before")
         # Set before the wait: a second release of this lease meanwhile, or its `__aexit__`,
         # must not count as the release of another share. Reset if the wait is cancelled,
         # so that the call can be repeated.
@@ -301,7 +301,7 @@ class Lease(OnlyForAsyncio):
             raise
         hold.apply_release()
         if (loss := hold.loss) is not None:
-            raise LockNotHeldError(hold.resources, loss.reason)
+            raise lost_before(hold.resources, loss)
 
     def export(self) -> str:
         """
@@ -450,10 +450,10 @@ def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) 
         error: The exception of the body whose block is left; it is raised with a note instead.
     """
     names = ", ".join(map(repr, hold.resources))
-    why = f"the lease on {names} belongs to {origin.whose()}"
+    why = RedlockError(f"the lease on {names} belongs to {origin.whose()}", "lease-elsewhere")
     if error is None or isinstance(error, GeneratorExit):
-        raise RedlockError(why)
-    error.add_note(why)
+        raise why
+    error.add_note(str(why))
     raise error
 
 
@@ -498,7 +498,8 @@ def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> 
     return RedlockError(
         f"{names} released, but not by the task that entered the block, which alone is cancelled"
         " if the lock is lost; where another task leaves the block, as with fixtures, use"
-        " on_lost='flag', or acquire() and release()"
+        " on_lost='flag', or acquire() and release()",
+        "left-by-another-task",
     )
 
 
@@ -532,4 +533,4 @@ def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T
             by = ref and ref()
             if not by or leaves(by):
                 return lease
-    raise LockNotHeldError(resources, "this task has not entered its block")
+    raise LockNotHeldError(resources, "this task has not entered its block", "not-entered")

@@ -33,7 +33,7 @@ from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Send
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, WON, Answer, Outcome, Tally, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
-from redlock_aio.errors import RedlockError
+from redlock_aio.errors import ErrorCode, RedlockError
 
 TOKEN_BYTES, TOKENS_AT_ONCE = 21, 100
 _TOKENS = Struct(f"{TOKEN_BYTES * 4 // 3}s" * TOKENS_AT_ONCE)  # in base 64
@@ -43,6 +43,8 @@ PROBE_EVERY, PROBE_SOON = 1.0, 0.1
 Seconds between two probes of the round trip while the masters are used at all; the second
 value is for masters that have just been too slow.
 """
+
+CLOSED: tuple[str, ErrorCode] = "this Redlock was closed", "redlock-closed"
 
 STALLED = 0.01
 """A timer that is late by this many seconds shows that the event loop was blocked."""
@@ -259,7 +261,7 @@ class MasterSet:
         self.can_free: bool = False
         """Whether every master that is up has the DELIFEQ command for releases."""
         self.closed: bool = False
-        self._why_closed = ""
+        self._why_closed = CLOSED
         self.stamp: bytes = stamp
         """The suffix of each token, which identifies this manager."""
         self.loop: asyncio.AbstractEventLoop = loop
@@ -494,10 +496,15 @@ class MasterSet:
 
     def check_open(self) -> None:
         if self.closed:
-            raise RedlockError(self._why_closed)
+            raise RedlockError(*self._why_closed)
 
-    def close(self, why: str = "this Redlock was closed") -> None:
-        """Send pending rounds, refuse new attempts, and end the rounds that are underway."""
+    def close(self, why: tuple[str, ErrorCode] = CLOSED) -> None:
+        """
+        Send pending rounds, refuse new attempts, and end the rounds that are underway.
+
+        Args:
+            why: The text and the code of the errors that new attempts get.
+        """
         if not self.closed:
             self._why_closed = why
         # In this order: tasks that resume find the session closed. The flush writes what was sent

@@ -36,14 +36,17 @@ from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ClusterMaster, ServiceDialler
 from redlock_aio._transport.guard import Guard
 from redlock_aio._transport.master import TASK_NAME, Master, MasterContext
-from redlock_aio.errors import RedlockError
+from redlock_aio.errors import ErrorCode, RedlockError
 
 RestartGuard = Literal["auto", "strict", "fsync-always", "off"]
 """The way in which masters that may have lost their locks are quarantined."""
 
-CANCELLED = (
-    "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens it"
-    " again"
+CANCELLED: tuple[str, ErrorCode] = (
+    (
+        "the tasks of this Redlock were cancelled, as at the end of a program; 'async with' opens"
+        " it again"
+    ),
+    "redlock-cancelled",
 )
 
 CHECK_INTERVAL = 0.02
@@ -83,7 +86,8 @@ def running_loop() -> asyncio.AbstractEventLoop:
     except RuntimeError:
         raise RedlockError(
             "no event loop of asyncio runs here: redlock_aio needs one, also under anyio; trio has"
-            " none, and other programs use redlock_aio.sync"
+            " none, and other programs use redlock_aio.sync",
+            "no-event-loop",
         ) from None
 
 
@@ -461,13 +465,16 @@ class Opener:
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> Session:
         if self._closed:
-            raise RedlockError("this Redlock is closed; 'async with' opens it again")
+            raise RedlockError(
+                "this Redlock is closed; 'async with' opens it again", "redlock-closed"
+            )
         self._abandon_in_closed_loop()
         if self.current is not None:
             here = self.current.origin.is_of_this_process()
             what = "another event loop" if here else "the parent process"
             raise RedlockError(
-                f"this Redlock is in use by {what}; make one for each event loop and process"
+                f"this Redlock is in use by {what}; make one for each event loop and process",
+                "redlock-elsewhere",
             )
         # In one step, without an await: two tasks that use the manager first at the same time get
         # the same session.

@@ -196,9 +196,6 @@ class LeaseState:
     def is_given_up(self) -> bool:
         return self.state is RELEASED or self.state is HANDED_OVER
 
-    def why_given_up(self, released: str = "it has been released") -> str:
-        return "it was handed over" if self.state is HANDED_OVER else released
-
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
         if self.deadline >= self.ends:
             return Loss(LossCause.MAX_HOLD)

@@ -45,8 +45,8 @@ MOST_NAMED = 200
 """The most characters of the text of a set of masters; a longer one is cut."""
 
 ADVICE = (
-    "replace masters one by one, as docs/how-to/replace-a-master.md says; independent applications"
-    " on the same masters need a key_prefix each"
+    "replace masters one by one, as the page how-to/replace-a-master of the documentation says;"
+    " independent applications on the same masters need a key_prefix each"
 )
 
 Addresses: TypeAlias = tuple[str, ...]
@@ -324,7 +324,7 @@ def describe_stranger(ours: Addresses, theirs: Addresses) -> str:
     return (
         f"programs with the masters {_named(theirs)} were here first, and it is none of these,"
         f" as far as is known; this program names {_named(ours)};"
-        " see docs/how-to/replace-a-master.md"
+        " see the page how-to/replace-a-master of the documentation"
     )
 
 

@@ -198,7 +198,7 @@ class Lease(OnlyForThreads):
         try:
             self._call(self._release)
         except LockLostError as error:  # its manager was closed
-            raise LockNotHeldError(error.resources, error.reason) from None
+            raise LockNotHeldError(error.resources, error.reason, error.code) from None
 
     def export(self) -> str:
         """

@@ -180,7 +180,8 @@ class Lock(OnlyForThreads):
         if len(entered) != 1:
             raise RedlockError(
                 f"{self!r} is left by a thread that has not entered it: make a lock for each"
-                " block, or use 'with lock.acquire() as lease'"
+                " block, or use 'with lock.acquire() as lease'",
+                "left-by-another-thread",
             )
         return entered[0]
 

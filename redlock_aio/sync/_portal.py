@@ -24,22 +24,23 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import redlock_aio
-from redlock_aio import LockLostError, LockNotHeldError, RedlockError
+from redlock_aio import RedlockError
+from redlock_aio.errors import ErrorCode
 
 T = TypeVar("T")
 
 THREAD_NAME = "redlock_aio"
 
-CLOSED = "this Redlock is closed; 'with' opens it again"
+CLOSED: tuple[str, ErrorCode] = "this Redlock is closed; 'with' opens it again", "redlock-closed"
 
-WAS_CLOSED = "this Redlock was closed"
+WAS_CLOSED: tuple[str, ErrorCode] = "this Redlock was closed", "redlock-closed"
 
-EXITS = "the interpreter exits, so this Redlock is closed"
+EXITS: tuple[str, ErrorCode] = (
+    "the interpreter exits, so this Redlock is closed", "interpreter-exits",
+)  # fmt: skip
 
-CLOSED_LEASE = "its Redlock was closed"
-"""The reason why a lease was lost if its manager was closed."""
-
-CLOSINGS = frozenset({CLOSED, WAS_CLOSED, EXITS})
+CLOSINGS: frozenset[ErrorCode] = frozenset({"redlock-closed", "interpreter-exits", "closed"})
+"""What threads get that use a manager, or a lease of one, when the interpreter exits."""
 
 PATIENCE = 5.0
 """Seconds for which a closed manager waits for calls that have not ended, and the interpreter."""
@@ -139,7 +140,7 @@ class Portal:
         self._calls[call] = None
         if self.ended or loop is None:
             del self._calls[call]
-            raise RedlockError(CLOSED)
+            raise RedlockError(*CLOSED)
         try:
             loop.call_soon_threadsafe(self._begin, call)
             call.ended.acquire()
@@ -151,7 +152,7 @@ class Portal:
         task, call.task = call.task, None
         try:
             if task is None or task.cancelled():
-                raise RedlockError(WAS_CLOSED)
+                raise RedlockError(*WAS_CLOSED)
             result: T = task.result()
             return result
         finally:
@@ -167,7 +168,7 @@ class Portal:
             RedlockError: The manager is closed.
         """
         if self.ended or self._loop is None:
-            raise RedlockError(CLOSED)
+            raise RedlockError(*CLOSED)
         self._begin(Call(function, args))
 
     def _begin(self, call: Call) -> None:
@@ -188,7 +189,8 @@ class Portal:
         if self.is_here:
             raise RedlockError(
                 "this Redlock can't be called in the thread of its own event loop, such as by its"
-                " listener: move the call to another thread"
+                " listener: move the call to another thread",
+                "own-event-loop",
             )
 
     def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
@@ -317,9 +319,9 @@ class PortalOpener:
     def _start(self, *, again: bool = False) -> Portal:
         with _lock:
             if self._closed and not again:
-                raise RedlockError(CLOSED)
+                raise RedlockError(*CLOSED)
             if _exiting:
-                raise RedlockError(EXITS)
+                raise RedlockError(*EXITS)
             self._closed = False
             if (portal := self.running) is not None:  # another thread was faster
                 return portal
@@ -385,8 +387,7 @@ def _without_closings(
     `finally` runs, and an exit handler that joins the thread does not wait for ever.
     """
     error = args.exc_value
-    closed = isinstance(error, LockLostError | LockNotHeldError) and error.reason == CLOSED_LEASE
-    if not closed and not (type(error) is RedlockError and str(error) in CLOSINGS):
+    if not (isinstance(error, RedlockError) and error.code in CLOSINGS):
         excepthook(args)
 
 

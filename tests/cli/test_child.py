@@ -138,7 +138,7 @@ class LostLease:
     async def release(self) -> None:
         """Raise the error of a lease that is lost."""
         self.handler = signal.getsignal(signal.SIGUSR1)
-        raise LockNotHeldError(["k"], LossCause.FORCED.text)
+        raise LockNotHeldError(["k"], LossCause.FORCED.text, "forced")
 
 
 def supervised(lease: Any, *words: str) -> int:

@@ -7,8 +7,9 @@ with a word and a space counts; in `FOR_USERS` one word is enough. Not counted a
 annotations, reprs, texts that are compared with others or name a type (`COMPARED`), and
 `NO_MESSAGES`.
 
-``f"{name} lost: {reason}"`` is the text ``... lost: ...``. The page writes messages in the same
-way, as the terms of definition lists. There a hole may also be filled with another text.
+``f"{name} lost: {reason}"`` is the text ``... lost: ...``. The pages write messages in the same
+way. There a hole may also be filled with another text. Each entry is a heading with an anchor. Its
+title is the message, or the words by which it is found; then a list has the messages.
 """
 
 import ast
@@ -16,7 +17,11 @@ import functools
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from redlock_aio.errors import ErrorCode
+
+CODES = get_args(ErrorCode)
 
 HOLE = "..."
 """Stands for a value that differs from one message to the next."""
@@ -34,7 +39,7 @@ Other texts in them imitate a server, or are the help and the output of a progra
 NOT_OURS = {"Error", "ConnectionRefusedError", "AssertionError"}
 """Errors in `testing/` that imitate a server or the system, or never occur."""
 
-OUTPUT = {"note", "Failure"}
+OUTPUT = {"note", "Failure", "write"}
 """Calls in `cli/` whose arguments are messages, as if they were raised."""
 
 FOR_USERS = {"Bar", "NoReply", "Vote", "condemn", "_end", "Answer"}
@@ -51,11 +56,12 @@ COMPARED = {
 LISTED_ELSEWHERE = {"Instrument"}
 """Calls whose texts are on another page, which a test of its own compares with them."""
 
-FORMATS = re.compile(r"%(?:s|d|\.[01]f)|\{ago\}")
+FORMATS = re.compile(r"%(?:s|d|\.[01]f)|\{(?:ago|permits)\}")
 """The fields that `logging` or `str.format` fills."""
 
 NO_MESSAGES = {
     "redlock_aio ...": "the name of a task",
+    "utf-8": "an encoding",
     "redlock_aio looks up ...": "the name of a thread",
     "redlock_aio on_lost": "the name of a thread",
     "... (by Sentinel ...)": "the name of a master",
@@ -66,11 +72,25 @@ NO_MESSAGES = {
     "executing the script can't": "a part of a server's error, which is compared",
     "others of the same owner have it": "ends a wait inside `acquire`, which catches it",
     "a share has no fencing token": "can't happen: `shared` and `fencing` exclude each other",
-    "no server was dialled": "can't happen: `Sentinels.dial` comes first",
+    "no server was dialled": "can't happen: `ConfirmedRoute.dial` comes first",
     "a streaming protocol is wanted": "can't happen: fake masters are used by this library only",
     "no script runs": "can't happen: a fake master runs each script with its own commands",
 }
 """Texts that no user sees as a message, each with its purpose."""
+
+
+OF_OTHERS = {
+    "Connection refused", "Name or service not known", "No such file or directory",
+    "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED",
+    "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "ASK", "TRYAGAIN", "OOM", "MISCONF",
+    "READONLY", "NOREPLICAS", "LOADING", "BUSY",
+    "coroutine ... was never awaited",
+    "... object does not support the context manager protocol",
+    "... object does not support the asynchronous context manager protocol",
+    "object ... can't be used in 'await' expression",
+    "Duplicated timeseries in CollectorRegistry",
+}  # fmt: skip
+"""Messages of the system, of servers, of Python and of prometheus_client that have an entry."""
 
 
 class Text(NamedTuple):
@@ -128,6 +148,8 @@ class _Collector(ast.NodeVisitor):
     def _add(self, node: ast.expr, text: str) -> None:
         text, short = normal(text), self._raised or self._for_users
         if self._where.startswith(RAISED_ONLY) and not self._raised:
+            return
+        if self._raised and text in CODES:  # it is an argument of its own, not a message
             return
         if re.search("[A-Za-z]{2}", text) and (short or " " in text):
             self.found.append(Text(text, f"{self._where}:{node.lineno}"))
@@ -204,12 +226,31 @@ def _name(function: ast.expr) -> str:
     return ast.unparse(function).rpartition(".")[2]
 
 
-def of_page(page: str) -> dict[str, str]:
-    """Return the explanation of each message that a page lists."""
-    found: dict[str, str] = {}
-    for terms, meaning in re.findall(r"((?:^`[^`]+`\n)+):   (.+(?:\n    .*)*)", page, re.MULTILINE):
-        found |= dict.fromkeys(re.findall("`([^`]+)`", terms), meaning)
-    return found
+class Entry(NamedTuple):
+    """An entry of a page: its anchor, its title, its messages, and what they mean."""
+
+    page: str
+    word: str
+    title: str
+    messages: tuple[str, ...]
+    meaning: str
+
+
+ENTRY = re.compile(
+    r'^### <a id="([\w-]+)"></a>`([^`]+)`\n\n'
+    r"((?:- `[^`]+`\n)+\n|`[^`]+`\n\n)?"
+    r"(.+?)\n(?=\n#|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def of_pages(folder: Path) -> list[Entry]:
+    """Return the entries of all pages in *folder*."""
+    return [
+        Entry(path.stem, word, title, tuple(re.findall("`([^`]+)`", listed)) or (title,), meaning)
+        for path in sorted(folder.glob("*.md"))
+        for word, title, listed, meaning in ENTRY.findall(path.read_text())
+    ]
 
 
 class Grammar:

@@ -116,12 +116,13 @@ OUTPUT = {
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"
         r"it is made by this thread\n"
         r"(the next part of the work\n)*"
-        r"told: 'job' lost: it was released by force( \(.*\))?\n"
+        r"told: 'job' lost: it was released by force( \(.*\))? \[forced\]\n"
         r"(the next part of the work\n)*stopped\n"
     ),
     "virtual_time.py": (
         r"valid after an hour: True\n"
-        r"'report' lost: it was not extended before its validity was over \(a: unreachable, .*\)\n"
+        r"'report' lost: it was not extended before its validity was over \(a: unreachable, .*\)"
+        r" \[not-extended\]\n"
     ),
     "waiting.py": (
         r"it was free\n"
@@ -134,14 +135,14 @@ OUTPUT = {
     "work_in_a_thread.py": (
         r"part 1 is written\npart 2 is written\n"
         r"(part \d+ is written\n)*"
-        r"the thread has ended: 'report' lost: it was released by force( \(.*\))?\n"
+        r"the thread has ended: 'report' lost: it was released by force( \(.*\))? \[forced\]\n"
     ),
     "worker.py": r"each job was done once: \[1, 2, 3\]\n",
     "who_holds_it.py": (
         r"not free, held by (?P<who>.*)\n"
         r"'report:nightly' is held by (?P=who) on \d of \d masters, \d+ ms left, fencing .*\n"
         r"(  .*\n)+"
-        r"the holder: 'report:nightly' lost: it was released by force( \(.*\))?\n"
+        r"the holder: 'report:nightly' lost: it was released by force( \(.*\))? \[forced\]\n"
         r"held by somebody: False\n"
         r"a higher token: True\n"
     ),

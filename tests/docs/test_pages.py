@@ -70,7 +70,8 @@ class Rendered(HTMLParser):
             self.code -= 1
         elif self.heading is not None and re.fullmatch(r"h\d", tag):
             slug = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
-            self.anchors.append(slug)
+            if self.anchors[-1:] != [slug]:  # else it is the heading's own anchor, the same place
+                self.anchors.append(slug)
             self.lines += [self.heading, ""]
             self.heading = None
 

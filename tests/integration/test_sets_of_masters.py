@@ -113,7 +113,7 @@ async def test_a_swap_needs_the_masters_of_those_that_were_first(
                 await wrong.lock("r", wait=0).acquire()
             for master in (a, b, c, d):
                 assert f"127.0.0.1:{master.port}" in str(refused.value)
-            assert "docs/how-to/replace-a-master.md" in refused.value.hint
+            assert "the page how-to/replace-a-master of the documentation" in refused.value.hint
         for program in programs[:2]:
             await program.works()
             await program.stop()

@@ -38,6 +38,7 @@ from redlock_aio import (
     Term,
     Vote,
 )
+from redlock_aio.errors import ErrorCode
 from redlock_aio.events import (
     Acquired,
     Cancelled,
@@ -341,7 +342,12 @@ assert_type(lost.cause, LossCause)
 word: str = lost.cause.value
 assert_type(lost.votes, tuple[Vote, ...])
 LockLostError(["r"], "why")  # type: ignore[arg-type]
-assert_type(LockNotHeldError(["r"], "why").resources, tuple[str, ...])
+assert_type(LockNotHeldError(["r"], "why", "released").resources, tuple[str, ...])
+assert_type(lost.code, ErrorCode)
+cause_in_a_word: str = error.code
+RedlockError("why", "too-few-master")  # type: ignore[arg-type]
+if error.code == "too-few-master":  # type: ignore[comparison-overlap]
+    pass
 
 
 def listen(event: Event) -> None:  # noqa: C901 - a case for each event

@@ -147,7 +147,7 @@ async def test_the_error_names_every_master_and_its_vote(
     assert str(error) == (
         "'r' not acquired in 1 round, 2 ms: too few masters answered (m0: held by another;"
         " m1: granted; m2: unreachable, connection refused; m3: error, OOM command not allowed;"
-        " m4: timed out, not answered when the round was decided)"
+        " m4: timed out, not answered when the round was decided) [too-few-masters]"
     )
 
 

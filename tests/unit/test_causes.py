@@ -168,7 +168,7 @@ async def test_the_error_and_the_event_name_the_cause_and_the_votes(
         assert set(found[len(answers) :]) <= {G, TIMED_OUT}
         assert error.reason.startswith(cause.text)
         listed = f" ({'; '.join(map(str, error.votes))})" if answers else ""
-        assert str(error) == f"'r' lost: {error.reason}{listed}"
+        assert str(error) == f"'r' lost: {error.reason}{listed} [{error.code}]"
         (lost,) = diary.of(Lost)
         assert isinstance(lost, Lost)
         assert (lost.cause, lost.reason, lost.votes) == (cause, error.reason, error.votes)
@@ -273,7 +273,7 @@ async def test_many_extensions_underway_at_the_deadline_end_with_the_lease() -> 
         await asyncio.wait(ends)
         (error,) = {str(end.exception()) for end in ends}
         vote = "a: timed out, not answered when the round was decided"
-        assert error == f"'r' lost: {LossCause.NOT_EXTENDED.text} ({vote})"
+        assert error == f"'r' lost: {LossCause.NOT_EXTENDED.text} ({vote}) [not-extended]"
         master.resume()
         await asyncio.sleep(1)
 

@@ -123,6 +123,7 @@ async def test_the_error_has_the_vote_of_each_master(masters: list[FakeMaster]) 
         assert (hung, granted) == ("timed out", "granted")
         assert str(error) == (
             f"too few masters answered in {error.elapsed} ms ({'; '.join(map(str, error.votes))})"
+            " [too-few-masters]"
         )
 
 

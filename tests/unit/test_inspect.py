@@ -192,6 +192,7 @@ async def test_too_few_answers_are_an_error_that_names_each_vote(
     assert str(error) == (
         "'r': too few masters answered in 50 ms (m0: held by another; m1: held by another;"
         " m2: held by nobody; m3: timed out; m4: timed out)"
+        " [too-few-masters]"
     )
 
 

@@ -368,7 +368,7 @@ def test_the_log_has_a_line_for_each_event_of_a_lock(caplog: pytest.LogCaptureFi
         (
             Missed(("a", "b"), 3, error),
             "INFO",
-            "'a', 'b' not acquired in 1 round, 3 ms: too few masters answered ()",
+            "'a', 'b' not acquired in 1 round, 3 ms: too few masters answered () [too-few-masters]",
         ),
         (
             Acquired(("a",), "f00", 3, None, "permit", 4),

@@ -26,7 +26,8 @@ from .kit import (
 pytestmark = pytest.mark.promise("S2")
 
 TOO_LATE = "'r' lost: it was not extended before its validity was over"
-HUNG = f"{TOO_LATE} (m0: timed out; m1: timed out; m2: timed out; m3: granted; m4: granted)"
+VOTES = "m0: timed out; m1: timed out; m2: timed out; m3: granted; m4: granted"
+HUNG = f"{TOO_LATE} ({VOTES}) [not-extended]"
 
 
 async def test_the_body_is_cancelled_before_the_deadline(

@@ -65,7 +65,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         (
             [RedisCluster(host="localhost")],
             TypeError,
-            r"masters\[0\] can't be a Redis Cluster: it may lose locks at a failover",
+            r"masters\[0\] can't be a Redis Cluster: Redlock\.of_cluster\(\) takes it alone",
         ),
         ([URL, None], TypeError, r"masters\[1\]"),
         ([redis.Redis()], TypeError, "not a redis.client.Redis"),
@@ -356,7 +356,7 @@ async def test_it_can_be_opened_after_a_first_use_was_closed(masters: Masters) -
 # Errors
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", sorted({*errors.__all__} - {"ErrorCode"}))
 def test_every_error_is_a_redlock_error(name: str) -> None:
     assert issubclass(getattr(errors, name), RedlockError)
 
@@ -369,6 +369,10 @@ def test_errors_can_be_pickled() -> None:
     for cause in LossCause:
         lost = errors.LockLostError(["r"], cause, "why", votes)
         again = pickle.loads(pickle.dumps(lost))
-        assert str(again) == str(lost) == f"'r' lost: {cause.text}: why (m: held by another, by x)"
+        assert (
+            str(again)
+            == str(lost)
+            == (f"'r' lost: {cause.text}: why (m: held by another, by x) [{lost.code}]")
+        )
         assert (again.cause, again.votes) == (cause, tuple(votes))
         assert again.cause is cause

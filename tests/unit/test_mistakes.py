@@ -2,7 +2,7 @@
 Mistakes of users, and their errors.
 
 One table: the code, the error that it raises, and words that must be in it. The page
-`docs/troubleshooting.md` shows the same rows to users.
+`docs/troubleshooting/used-wrongly.md` shows the same rows to users.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from redlock_aio.testing import FakeMaster
 
 from .kit import loop, refused
 
-PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting" / "used-wrongly.md"
 
 # The code, its error, and words of it. Each code runs as the body of an async function.
 MISTAKES: list[tuple[str, type[Exception], str]] = [
@@ -235,7 +235,7 @@ async def test_the_error_of_a_missing_right_names_the_key_and_the_page(
     assert type(error) is QuorumUnavailableError
     assert "NOPERM" in str(error)
     assert "'lock:r'" in error.hint
-    assert str(error).endswith("see docs/reference/acl.md")
+    assert error.hint.endswith("see the page reference/acl of the documentation")
 
 
 async def test_a_hint_is_pickled(redlock: Redlock) -> None:

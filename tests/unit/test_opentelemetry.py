@@ -233,7 +233,7 @@ async def test_a_loss_fails_the_span_of_the_lease(
     assert hold.status.status_code is StatusCode.ERROR
     assert (hold.attributes or {})["error.type"] == "redlock_aio.LockLostError"
     assert of(hold, "cause") == [LossCause.KEY_GONE.value]
-    assert str(caught.value) == f"'r' lost: {hold.status.description}"
+    assert str(caught.value) == f"'r' lost: {hold.status.description} [key-gone]"
 
 
 # Metrics

@@ -29,7 +29,7 @@ def test_the_error_has_facts_and_can_be_copied(copied: Any, highest: int | None,
     assert type(error) is StaleTokenError
     assert isinstance(error, RedlockError)
     assert (error.name, error.token, error.highest) == ("invoice:42", 7, highest)
-    assert str(error) == f"'invoice:42' not written: token 7 is stale, {text}"
+    assert str(error) == f"'invoice:42' not written: token 7 is stale, {text} [stale-token]"
 
 
 @pytest.mark.parametrize(

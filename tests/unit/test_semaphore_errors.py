@@ -36,7 +36,7 @@ async def test_it_names_the_number_of_permits_and_a_holder(
     assert 9_000 < error.retry_after <= 10_000
     assert f"all 3 permits are held, or waited for, one of them by {error.holder} (" in str(error)
     assert error.hint == ADVICE
-    assert str(error).endswith(f"; {ADVICE}")
+    assert str(error).endswith(f"; {ADVICE} [no-permit]")
     assert not any(lease.token in str(error) for lease in leases)
     for lease in leases:
         await lease.release()

@@ -191,7 +191,8 @@ class ForcedRelease:
         why = "; ".join(f"{n}: {why}" for n, why in zip(names, objections, strict=True) if why)
         return RedlockError(
             f"{self._resource!r} is not a lock, and was not released ({why});"
-            " if it is the program's own data, lock under a key_prefix"
+            " if it is the program's own data, lock under a key_prefix",
+            "not-a-lock",
         )
 
     def _unavailable(self, votes: Sequence[Vote]) -> QuorumUnavailableError:

@@ -22,10 +22,10 @@ from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import Permit
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.lease_state import HELD, NEVER_STALLED, LeaseState, State
+from redlock_aio._rules.lease_state import HANDED_OVER, HELD, NEVER_STALLED, LeaseState, State
 from redlock_aio._rules.mistakes import EventIsNoBool
 from redlock_aio._rules.quorum import LOST, WON
-from redlock_aio.errors import LockLostError, RedlockError
+from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
@@ -111,11 +111,17 @@ class HeldLease(LeaseState):
         """Return the values that another process needs to continue the lease."""
         if self.count > 1:
             names = ", ".join(map(repr, self.resources))
-            raise RedlockError(f"{names} can't be handed over: {self.count} leases share the lock")
+            raise RedlockError(
+                f"{names} can't be handed over: {self.count} leases share the lock",
+                "export-of-shared",
+            )
         claim = self.claim
         if claim.key.is_share:
             names = ", ".join(map(repr, self.resources))
-            raise RedlockError(f"{names} can't be handed over: the lock is shared with readers")
+            raise RedlockError(
+                f"{names} can't be handed over: the lock is shared with readers",
+                "export-of-reader",
+            )
         key = claim.key
         permit, permits = (key.number, key.of.number) if isinstance(key, Permit) else (None, 0)
         return ExportedLease(
@@ -147,6 +153,12 @@ class HeldLease(LeaseState):
         if (loss := self.loss) is None:
             return Released(self.resources, who, held_ms, mode)
         return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes, mode)
+
+    def not_held(self, released: str = "it has been released") -> LockNotHeldError:
+        """Return the error for a use of the lease after its release, or after its export."""
+        if self.state is HANDED_OVER:
+            return LockNotHeldError(self.resources, "it was handed over", "handed-over")
+        return LockNotHeldError(self.resources, released, "released")
 
     def why_expired(self, stalled: tuple[float, float] = NEVER_STALLED) -> Loss:
         """Return the loss at the deadline, with the votes of the last extension, if it failed."""

@@ -52,7 +52,8 @@ def find_shared(
         who = _whose(lock.owner is None)
         raise RedlockError(
             f"{_names(lock.resources)} would never be free: {who} holds all its permits;"
-            " release one first, or set wait= if another task will release one"
+            " release one first, or set wait= if another task will release one",
+            "own-permits",
         )
     for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
@@ -60,17 +61,19 @@ def find_shared(
         if (here or same) and _is_upgrade(hold, lock):
             raise RedlockError(
                 f"{_names(lock.resources)} can't be acquired:"
-                f" {_whose(here)} reads {_names(hold.resources)}; {_how(hold, lock)}"
+                f" {_whose(here)} reads {_names(hold.resources)}; {_how(hold, lock)}",
+                "read-to-write",
             )
         if same and lock.options.reentrant and _has_all(hold, lock):
             if lock.options.fencing and not hold.claim.fence:
                 raise RedlockError(
                     f"{_names(lock.resources)} can't be acquired again with fencing=True:"
-                    " it is held without a fencing token"
+                    " it is held without a fencing token",
+                    "reentrant-fencing",
                 )
             return hold
         if (here or same) and for_ever and _never_ends(hold):
-            raise RedlockError(_why(hold, lock, _whose(here)))
+            raise _would_wait_for_itself(hold, lock, _whose(here))
     return None
 
 
@@ -176,7 +179,8 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
         each = lock.key.each if not isinstance(lock.key, Permits) else (lock.key.permit(0),)
         keys = ", ".join(repr(key.decode(errors="replace")) for key in each)
         error.hint = (
-            f"the masters' user lacks a right for the key {keys}: see docs/reference/acl.md"
+            f"the masters' user lacks a right for the key {keys}: see the page reference/acl of"
+            " the documentation"
         )
         return
     if any(membership.is_refusal(vote.detail) for vote in error.votes):
@@ -195,15 +199,17 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
             error.hint = f"{_whose(here)} holds {_names(hold.resources)}; {_how(hold, lock)}"
 
 
-def _why(hold: HeldLease, lock: LockSpec, who: str) -> str:
+def _would_wait_for_itself(hold: HeldLease, lock: LockSpec, who: str) -> RedlockError:
     if hold.claim.key.is_share:
-        return (
+        return RedlockError(
             f"{_names(lock.resources)} might never be free: {who} reads it, and a writer that"
-            f" waits for that comes first; {_how(hold, lock)}, or set wait="
+            f" waits for that comes first; {_how(hold, lock)}, or set wait=",
+            "own-read",
         )
-    return (
+    return RedlockError(
         f"{_names(lock.resources)} would never be free: {who} holds {_names(hold.resources)};"
-        f" {_how(hold, lock)}, or set wait= if another task will release it"
+        f" {_how(hold, lock)}, or set wait= if another task will release it",
+        "own-lock",
     )
 
 

@@ -47,7 +47,7 @@ from redlock_aio._rules.lease_state import (
     retry_pause,
 )
 from redlock_aio._rules.quorum import LOST, OPEN, WON, majority
-from redlock_aio.errors import LockLostError, LockNotHeldError
+from redlock_aio.errors import LockLostError
 
 BATCH = 200
 """The most leases handled in one turn of the loop, so that other callbacks run in between."""
@@ -475,7 +475,7 @@ class Watchdog:
             if hold.loss is not None:
                 raise LockLostError(hold.resources, *hold.loss)
             if hold.is_given_up:
-                raise LockNotHeldError(hold.resources, hold.why_given_up())
+                raise hold.not_held()
             self.masters.check_open()
             renewal = self.renew(hold, ttl, now)
             sent.append(renewal)

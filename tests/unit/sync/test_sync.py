@@ -270,7 +270,7 @@ def test_a_body_that_fails_after_a_loss_keeps_its_error(redlock: Redlock) -> Non
         lose(redlock)
         assert lease.lost.wait(SOON)
         raise KeyError("mine")
-    assert raised.value.__notes__ == ["'r' lost: it was released by force"]
+    assert raised.value.__notes__ == ["'r' lost: it was released by force [forced]"]
 
 
 def test_a_loss_that_the_release_finds_comes_out_of_the_block(

@@ -202,7 +202,7 @@ def test_closing_ends_leases_and_waits(masters: list[FakeMaster], pool: ThreadPo
     with pytest.raises(KeyError) as raised, contextlib.ExitStack() as stack:
         stack.push(failing)
         raise KeyError("mine")
-    assert raised.value.__notes__ == ["'s' lost: its Redlock was closed"]
+    assert raised.value.__notes__ == ["'s' lost: its Redlock was closed [closed]"]
     assert not any(master._keys.keys() & {b"r", b"s"} for master in masters)
     assert redlock.statistics().leases == 0
 
