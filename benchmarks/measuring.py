@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import redis
+from evidence.provenance import measured, said
 
 TTL = 10_000
 """The ttl of every contestant's locks, in milliseconds."""
@@ -30,6 +31,9 @@ TTL = 10_000
 TASKS = 100
 
 HERE = Path(__file__).parent
+
+MEASURED = measured()
+"""What is measured, and how busy the machine was before."""
 
 LIBRARIES = {"redis": "redis-py"}
 """The usual names of packages that have another one."""
@@ -179,9 +183,9 @@ def arguments(what: str | None) -> argparse.ArgumentParser:
 
 
 def command() -> str:
-    """Return one line about the command that measures, and the date."""
+    """Return one line about the command that measures, the date, the commit and the load before."""
     what = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    return f"Measured on {datetime.now(UTC).date()} by `{what}`."
+    return f"Measured on {datetime.now(UTC).date()} by `{what}`. {said([MEASURED])}"
 
 
 def machine(url: str, *packages: str) -> str:

@@ -50,6 +50,8 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
         page.meta.setdefault("hide", ["navigation", "toc"])
     elif not re.search(r"^##", markdown, re.MULTILINE):
         page.meta.setdefault("hide", ["toc"])  # it would be an empty column
+    if page.file.src_uri.startswith("troubleshooting"):  # a message is searched for to be explained
+        page.meta.setdefault("search", {"boost": 2})
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import random
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +14,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .clusters import Cluster
 from .containers import ContainerServer
 from .crew import Crew
 from .faults import Row
 from .job import Job
 from .locks import Contestant
-from .networks import PORT, Network
+from .networks import BALANCER, NAME, PORT, Network
+from .provenance import measured
 from .recorder import FAULTS, Recorder, now
-from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled
+from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled, wait_for_copy
 from .world import World
 
 WORKERS = 3
+REPLICA = "new"
+"""The node of the replica of the first master."""
+
+AT_ONCE = "--repl-diskless-sync-delay", "0"
+"""The options of a server that copies its keys to a replica without a wait for other replicas."""
+
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
+
+TAG = re.compile(r"^\{\d{4}\}")
+"""What the keys of a master in a Cluster begin with."""
 
 EXPIRY = 4.0
 """
@@ -86,35 +98,69 @@ class Stage:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evidence-")))
         needs = cell.row.needs
         self._network: Network | None = None
-        names = [f"m{number}" for number in range(cell.contestant.masters)]
+        self._cluster: Cluster | None = None
+        self._masters = min(cell.row.masters, cell.contestant.masters)
+        names = [f"m{number}" for number in range(self._masters)]
         if "sentinels" in needs:
             names = ["old", "new", "s0", "s1", "s2"]
         if "network" in needs:
             nodes = (*names, *(f"w{number}" for number in range(WORKERS)))
+            if cell.row.endpoint:
+                nodes += REPLICA, BALANCER
             self._network = stack.enter_context(Network(nodes))
         shim = compiled(scratch) if "clocks" in needs else None
         self._place = Place(cell.binary, scratch, self._network, shim)
         self.servers: Sequence[Master]
         if "sentinels" in needs:
             self._start_sentinels()
+        elif "cluster" in needs:
+            self._start_cluster()
         elif cell.containers:
             self.servers = [stack.enter_context(ContainerServer(name)) for name in names]
         else:
-            self.servers = [self._start(Server(self._place, name)) for name in names]
-        if "sentinels" not in needs:
-            self.urls = tuple(server.url for server in self.servers[: cell.contestant.masters])
+            options = AT_ONCE if cell.row.endpoint else ()
+            self.servers = [self._start(Server(self._place, name, *options)) for name in names]
+        if not needs & {"sentinels", "cluster"}:
+            self.urls = tuple(server.url for server in self.servers)
+        if cell.row.endpoint:
+            self._start_replica()
         self.store = self._start(Server(Place(cell.binary, scratch), "store"))
 
     def _start(self, server: Server) -> Server:
         return self._stack.enter_context(server)
 
+    def _start_cluster(self) -> None:
+        self._masters = 3
+        self._cluster = self._stack.enter_context(Cluster(self._place))
+        self.servers = self._cluster.nodes
+        places = ",".join(f"{node.address}:{node.port}" for node in self._cluster.nodes)
+        self.urls = (f"redis+cluster://{places}?masters={self._masters}",)
+
+    def _start_replica(self) -> None:
+        """Start a replica of the first master, which clients reach by an endpoint then."""
+        place, net, first = self._place, self._network, self.servers[0]
+        if net is None:
+            raise ValueError("an endpoint needs a network")
+        replica = self._start(Server(place, REPLICA, *AT_ONCE, *follow(net, first.name)))
+        wait_for_copy(replica)
+        self.servers = [*self.servers, replica]
+        self._lead(first.name)
+        where = NAME if self._cell.row.endpoint == "name" else net.address(BALANCER)
+        self.urls = (f"redis://{where}:{PORT}", *self.urls[1:])
+
+    def _lead(self, node: str) -> None:
+        """Let the endpoint of the first master lead to a node."""
+        if self._network is not None:
+            by_name = self._cell.row.endpoint == "name"
+            (self._network.lead if by_name else self._network.balance)(node)
+
     def _start_sentinels(self) -> None:
+        self._masters = 1
         place, net = self._place, self._network
         if net is None:
             raise ValueError("Sentinels need a network")
-        old = self._start(Server(place, "old", "--repl-diskless-sync-delay", "0"))
-        follow = ("--replicaof", f"{net.address('old')} {PORT}")
-        new = self._start(Server(place, "new", "--repl-diskless-sync-delay", "0", *follow))
+        old = self._start(Server(place, "old", *AT_ONCE))
+        new = self._start(Server(place, "new", *AT_ONCE, *follow(net, "old")))
         self.servers = [old, new]
         sentinels, addresses = [], []
         for name in ("s0", "s1", "s2"):
@@ -162,8 +208,15 @@ class Stage:
             chance=random.Random(cell.seed),
             seconds=cell.seconds or cell.row.seconds,
             network=self._network,
-            masters=len(self.urls),
+            lead=self._lead,
+            masters=self._masters,
+            cluster=self._cluster,
         )
+
+
+def follow(network: Network, master: str) -> tuple[str, str]:
+    """Return the options of a replica."""
+    return "--replicaof", f"{network.address(master)} {PORT}"
 
 
 def run(cell: Cell, folder: Path) -> list[str]:
@@ -173,6 +226,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
     Returns:
         What went wrong in the run itself, such as a client that ended with an error.
     """
+    measures = measured()  # before this run is what makes the machine busy
     with contextlib.ExitStack() as stack:
         stage = Stage(cell, folder, stack)
         crew = stage.crew()
@@ -188,7 +242,7 @@ def run(cell: Cell, folder: Path) -> list[str]:
             ended = now()
             late = crew.late()
         left = keys_left(stage.servers, cell.clean_within)
-        meta = facts(cell, crew.job, server)
+        meta = facts(cell, crew.job, server) | measures
         meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
         meta |= {name: limit + BUSY[name] * late for name, limit in cell.limits.items()}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
@@ -213,7 +267,9 @@ def keys(server: Master) -> Iterator[str]:
     """Yield the keys of a server that should not stay; none if it does not run."""
     if server.state != "stopped":
         with contextlib.closing(server.client()) as client:
-            yield from (key for key in client.scan_iter() if not key.startswith(MEANT_TO_STAY))
+            for key in client.scan_iter():
+                if not TAG.sub("", key).startswith(MEANT_TO_STAY):
+                    yield key
 
 
 def facts(cell: Cell, job: Job, server: str) -> dict[str, Any]:

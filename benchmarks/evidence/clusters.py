@@ -11,7 +11,10 @@ All methods block; a test calls those that wait in a thread of their own.
 """
 
 import contextlib
+import functools
 import math
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +39,22 @@ may need a second.
 
 WITHIN = 30.0
 """Seconds in which a change of the cluster has to be known to all of its nodes."""
+
+
+OLDEST = 7
+"""Older servers lack ADDSLOTSRANGE and an option for the port of the bus."""
+
+
+@functools.cache
+def why_no_cluster(binary: str) -> str:
+    """Return why the server can't be a node of a cluster here; empty if it can."""
+    said = subprocess.run(  # noqa: S603 - the server of this machine
+        [binary, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    version = re.search(r"v=(\d+)", said)
+    if version is None or int(version[1]) < OLDEST:
+        return f"{binary} is no server of version {OLDEST} or later: {said.strip()!r}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +317,26 @@ class Cluster:
         self.wait_until(lambda: self.all_name(new, slot), f"all name {new.name}")
         return new
 
+    def take_over(self, *primaries: Node) -> list[Node]:
+        """Make replicas of all these primaries take over at once; return them as `fail_over`."""
+        new = [self.replica(primary) for primary in primaries]
+        slots = [self._slots_of(primary)[0][0] for primary in primaries]
+        for node in new:
+            node.call("CLUSTER", "FAILOVER", "TAKEOVER")
+        for node, slot in zip(new, slots, strict=True):
+            self.wait_until(
+                lambda node=node, slot=slot: node.is_primary and self.all_name(node, slot),  # type: ignore[misc]
+                f"all name {node.name}",
+            )
+        return new
+
+    def lose(self, primary: Node) -> None:
+        """Empty the replica of a primary, as if nothing had been replicated to it yet."""
+        replica = self.replica(primary)
+        replica.call("CONFIG", "SET", "replica-read-only", "no")
+        replica.flush()
+        replica.call("CONFIG", "SET", "replica-read-only", "yes")
+
     def wait_for_promotion(self, primary: Node, slot: int) -> Node:
         """Wait until another node owns the slot of a primary that does not run; return it."""
         others = [node for node in self.running if node is not primary]
@@ -383,6 +422,14 @@ class Cluster:
 def _is_in_sync(node: Node) -> bool:
     # A primary has no such link.
     return str(node.facts("replication").get("master_link_status", "up")) == "up"
+
+
+def standard_tags(masters: int) -> list[str]:
+    """Return the tags of so many masters, as each client finds them: a fixed rule."""
+    numbers = {slot_of(f"{{{n:04d}}}"): n for n in range(9_999, -1, -1)}
+    middles = [SLOTS * (2 * k + 1) // (2 * masters) for k in range(masters)]
+    nearest = (min(numbers, key=lambda s, m=m: (abs(s - m), s)) for m in middles)  # type: ignore[misc]
+    return [f"{{{numbers[slot]:04d}}}" for slot in nearest]
 
 
 def slot_of(key: str) -> int:

@@ -82,6 +82,22 @@ CONTROLS = (
         "restart guard on", "The first of these two with the guard.",
         OFTEN, "plain", "holds", job=FORGETFUL,
     ),
+    *(
+        Control(
+            f"{name}, guard off", "The row without the restart guard.",
+            row(name), "plain", "fails", job={"guard": "off"},
+        )
+        for name in (
+            "promoted", "there and back", "endpoint moves, the old one lives",
+            "one of three endpoints moves unseen",
+        )
+    ),
+    Control(
+        "Cluster, restart guard off",
+        "Two replicas of a Cluster lose all locks, are promoted, and vote at once.",
+        row("Cluster, failover"), "plain", "fails",
+        job={**FORGETFUL, "guard": "off"},
+    ),
     Control(
         "plain lock, holder stopped",
         "Holders are stopped for longer than the ttl, and write without a look at the lease.",

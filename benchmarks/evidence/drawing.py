@@ -1,6 +1,8 @@
 """
 The picture of the fault matrix: a tick or a cross, and a bar for the longest gap.
 
+A dash is a run in which two held a lock, in a row for which that is not promised otherwise.
+
 It is one SVG without fonts, scripts or references, and follows the system's light or dark scheme.
 A second file, whose name ends with `-narrow`, has the same for phones, without the bars.
 """
@@ -37,6 +39,8 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     good = sum(each.holds and not each.skipped for each in entries)
     tried = sum(not each.skipped for each in entries)
     title = f"{good} of {tried} runs under faults broke no promise of safety"
+    if unpromised := sum(each.is_not_promised for each in entries):
+        title += f"; in {unpromised} two held a lock where no promise is made"
     width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
     parts = [
         *_begin("matrix", width, height, title),
@@ -65,18 +69,21 @@ def _narrow(
     title: str, columns: Sequence[str], rows: Sequence[str], cells: Mapping[tuple[str, str], Entry]
 ) -> list[str]:
     """Return the parts of the narrow picture: each row has its name above its marks."""
-    parts = _begin("matrix-narrow", NARROW, NARROW_TOP + NARROW_LINE * len(rows) + 12, title)
+    lines = textwrap.wrap(title, 40)
+    more = 19 * max(0, len(lines) - 2)  # what a longer title moves down
+    top = NARROW_TOP + more
+    parts = _begin("matrix-narrow", NARROW, top + NARROW_LINE * len(rows) + 12, title)
     about = "Beside each: the longest time in which a lock that was wanted had no holder"
-    for number, line in enumerate(textwrap.wrap(title, 40)):
+    for number, line in enumerate(lines):
         parts.append(_text(14, 28 + 19 * number, line, "title"))
     for number, line in enumerate(textwrap.wrap(about, 52)):
-        parts.append(_text(14, 68 + 16 * number, line, "soft"))
+        parts.append(_text(14, 68 + more + 16 * number, line, "soft"))
     for place, column in enumerate(columns):
         for number, line in enumerate(reversed(textwrap.wrap(column, 9))):
-            x, y = 14 + NARROW_COLUMN * place, NARROW_TOP - 6 - 14 * number
+            x, y = 14 + NARROW_COLUMN * place, top - 6 - 14 * number
             parts.append(_text(x, y, line, "name narrow"))
     for number, row in enumerate(rows):
-        y = NARROW_TOP + NARROW_LINE * number
+        y = top + NARROW_LINE * number
         parts.append(f'<path d="M14 {y}H{NARROW - 14}" style="stroke:var(--line)"/>')
         parts.append(_text(14, y + 17, row, ""))
         for place, column in enumerate(columns):
@@ -84,7 +91,7 @@ def _narrow(
             if entry is not None and not entry.skipped:
                 x = 14 + NARROW_COLUMN * place
                 parts += [
-                    _mark(x + 8, y + 31, good=entry.holds),
+                    _mark(x + 8, y + 31, entry),
                     _text(x + 20, y + 35.5, f"{entry.gap:.1f} s", "small narrow"),
                 ]
     return parts
@@ -103,21 +110,24 @@ def _begin(name: str, width: int, height: int, title: str) -> list[str]:
     ]
 
 
-def _mark(x: float, y: float, *, good: bool) -> str:
-    ink = "good" if good else "bad"
-    mark = "m-3.5 .5 2.5 2.5 4.5-5.5" if good else "m-3-3 6 6m0-6-6 6"
+def _mark(x: float, y: float, entry: Entry) -> str:
+    ink, mark = "bad", "m-3-3 6 6m0-6-6 6"
+    if entry.holds:
+        ink, mark = "good", "m-3.5 .5 2.5 2.5 4.5-5.5"
+    elif entry.is_not_promised:
+        ink, mark = "soft", "m-3.5 0h7"
     disc = f'<circle r="7" style="fill:var(--{ink})"/>'
     sign = f'<path d="{mark}" fill="none" stroke-width="1.8" style="stroke:var(--paper)"/>'
     return f'<g transform="translate({x:g} {y:g})">{disc}{sign}</g>'
 
 
 def _cell(x: float, y: float, entry: Entry) -> list[str]:
-    ink = "good" if entry.holds else "bad"
+    fill = "good-soft" if entry.holds else "line" if entry.is_not_promised else "bad-soft"
     length = max(2.0, BAR * min(entry.gap, MOST) / MOST)
     place = f'x="{x + 20:g}" y="{y - 5:g}" width="{length:.1f}" height="10" rx="2"'
     return [
-        _mark(x + 8, y, good=entry.holds),
-        f'<rect {place} style="fill:var(--{ink}-soft)"/>',
+        _mark(x + 8, y, entry),
+        f'<rect {place} style="fill:var(--{fill})"/>',
         _text(x + 24 + length, y + 4.5, f"{entry.gap:.1f} s", "small"),
     ]
 

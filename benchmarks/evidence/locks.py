@@ -21,7 +21,15 @@ MS = 1_000_000
 """Nanoseconds in a millisecond."""
 
 Ability = Literal[
-    "check", "extend", "auto_extend", "report", "notify", "adopt", "force_release", "sentinel"
+    "check",
+    "extend",
+    "auto_extend",
+    "report",
+    "notify",
+    "adopt",
+    "force_release",
+    "sentinel",
+    "cluster",
 ]
 """
 "check": `Held.ensure_valid` tells something. "extend": `Held.extend`.
@@ -29,6 +37,7 @@ Ability = Literal[
 after each extension. "notify": `Held.wait_lost` returns by
 itself. "adopt": `Held.export` and `Locks.adopt`. "force_release": `Locks.force_release`.
 "sentinel": takes URLs such as ``sentinel://host:port,host:port/service``.
+"cluster": takes a URL such as ``redis+cluster://host:port?masters=3``.
 """
 
 
@@ -201,7 +210,17 @@ class Contestant(ABC):
 
 
 ALL_ABILITIES: frozenset[Ability] = frozenset(
-    ("check", "extend", "auto_extend", "report", "notify", "adopt", "force_release", "sentinel")
+    (
+        "check",
+        "extend",
+        "auto_extend",
+        "report",
+        "notify",
+        "adopt",
+        "force_release",
+        "sentinel",
+        "cluster",
+    )
 )
 
 _numbers = itertools.count()

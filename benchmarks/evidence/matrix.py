@@ -34,6 +34,7 @@ from redlock_aio.testing import server_binary
 from . import cell as cells, containers, networks, tables
 from .cell import Cell
 from .checker import check
+from .clusters import why_no_cluster
 from .contestants import contestants
 from .controls import CONTROLS, Control
 from .drawing import draw
@@ -95,6 +96,8 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Cell, str]]:
             why_not = next((reasons[need] for need in sorted(row.needs) if reasons[need]), "")
             if "sentinels" in row.needs and "sentinel" not in contestant.abilities:
                 why_not = "it takes no master behind Sentinels"
+            if "cluster" in row.needs and "cluster" not in contestant.abilities:
+                why_not = "it takes no Redis Cluster"
             if options.containers:
                 why_not = reasons["containers"]
             if row.ability and row.ability not in contestant.abilities:
@@ -131,6 +134,7 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
         "network": network,
         "sentinels": network,
         "clocks": why_no_clocks(),
+        "cluster": why_no_cluster(options.binary),
         "event loop": "",
         "containers": why_not,
     }
@@ -148,10 +152,11 @@ def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
                 cell.row.name, cell.contestant.name, control, cell.expected, wrong=[str(error)]
             )
         entry = Entry.of(verdict, control, wrong)
+        (folder / "verdict.json").write_text(verdict.as_json())
         if keep is not None:
-            shutil.copytree(folder, keep / cell.name, dirs_exist_ok=True)
+            keep.mkdir(parents=True, exist_ok=True)
+            pack(folder, cell.name, keep)
         if entry.broken or entry.late_updates or wrong:
-            (folder / "verdict.json").write_text(verdict.as_json())
             entry.history = pack(folder, cell.name, output)
         return entry
 
@@ -171,7 +176,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
     add("--quick", action="store_true", help="five short cells; keeps no results")
     add_output(parser)
-    add("--keep", type=Path, help="a folder for all raw histories")
+    add("--keep", type=Path, help="a folder for the histories of all cells, to judge them again")
     add("--report", action="store_true", help="write tables and picture again, run nothing")
     add("--list", action="store_true", help="print the rows, columns and controls")
     options = parser.parse_args(arguments)

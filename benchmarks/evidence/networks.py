@@ -8,6 +8,12 @@ Networks that can fail: each process in a network namespace of its own, and a ro
 The router drops the packets of chosen pairs, in chosen directions. A dropped packet is not
 refused: connections stay open, but requests or replies do not arrive. The link of a node can be
 taken down, which its own kernel notices. Traffic goes only between these namespaces.
+
+An endpoint leads to a node, and can be moved to another one while the first one lives on:
+
+- A host name, `NAME`. A program that looks it up again finds the other node.
+- An address that no node has, that of `BALANCER`, as a load balancer shows it: the router sends
+  new connections to the other node, and those that exist stay with the first one.
 """
 
 import contextlib
@@ -22,6 +28,15 @@ from typing import Self
 
 PORT = 7000
 """The port of each server: their addresses differ."""
+
+NAME = "endpoint.test"
+"""The host name that `Network.lead` moves."""
+
+BALANCER = "vip"
+"""The node without a program whose address `Network.balance` moves."""
+
+CONFIGURED = Path("/etc/netns")
+"""`ip netns exec` mounts the files of a folder here, named as the namespace, over those of /etc."""
 
 CLONE_NEWNET = 0x40000000
 """What `setns` calls a network namespace."""
@@ -116,6 +131,7 @@ class Network:
             # `_make` may have failed before it had made all of them.
             with contextlib.suppress(OSError):
                 run("ip", "netns", "delete", name)
+            shutil.rmtree(CONFIGURED / name, ignore_errors=True)
 
     def cut(self, senders: Iterable[str], receivers: Sequence[str]) -> None:
         """Drop what *senders* send to *receivers*; the other direction stays as it is."""
@@ -132,6 +148,34 @@ class Network:
     def heal(self) -> None:
         """Stop dropping packets; links that are down stay down."""
         run(*self._in_router("nft", "flush set ip cut pairs"))
+
+    def lead(self, node: str) -> None:
+        """
+        Let `NAME` lead to *node*, for whoever looks it up from now on.
+
+        Raises:
+            OSError: Nothing can be written in `CONFIGURED`.
+        """
+        line = f"{self.address(node):15} {NAME}\n".encode()
+        for each in self._nodes:
+            # In place, and always as long: a program has the file mounted, and may read it now.
+            hosts = CONFIGURED / self._space(each) / "hosts"
+            hosts.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(hosts, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(file, line, 0)
+            finally:
+                os.close(file)
+
+    def balance(self, node: str) -> None:
+        """Lead new connections to the address of `BALANCER` to *node*; the others stay."""
+        rules = (
+            "add table ip balancer; flush table ip balancer;"
+            " add chain ip balancer to { type nat hook prerouting priority dstnat; };"
+            f" add rule ip balancer to ip daddr {self.address(BALANCER)}"
+            f" dnat to {self.address(node)}"
+        )
+        run(*self._in_router("nft", rules))
 
     def link_down(self, node: str) -> None:
         """Disable the link of a node, as if its cable had been pulled."""

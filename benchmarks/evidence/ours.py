@@ -229,7 +229,7 @@ def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.R
     """Return the URL, or the client of a master behind Sentinels, closed by *stack*."""
     where = urlsplit(url)
     if where.scheme != "sentinel":
-        return url
+        return url  # also one of a Cluster
     addresses = [address.rpartition(":") for address in where.netloc.split(",")]
     manager = Sentinel([(host, int(port)) for host, _, port in addresses])
     client: redis.asyncio.Redis = manager.master_for(where.path.strip("/"))

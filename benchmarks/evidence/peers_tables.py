@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .faults import Row
 from .job import LONG
 from .peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
+from .provenance import judged_by, said
 from .results import NOBODY, Entry, Results
 from .tables import table
 
@@ -138,7 +139,7 @@ def report(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _where(entries: Iterable[Entry]) -> list[str]:
+def _where(entries: Sequence[Entry]) -> list[str]:
     """Return the versions, the machine, the date and the commands."""
     facts = [each.facts for each in entries if each.facts]
     if not facts:
@@ -148,8 +149,10 @@ def _where(entries: Iterable[Entry]) -> list[str]:
     dates = " and ".join(dict.fromkeys(each["date"] for each in facts))
     seeds = " or ".join(dict.fromkeys(str(each["seed"]) for each in facts))
     tasks, ttl = facts[0]["tasks"], facts[0]["ttl"]
+    sentence = said(facts)
     return [
         f"{tasks} tasks in each process, a ttl of {ttl} ms, {servers}. {machines}. {dates}.",
+        *([sentence + judged_by(each.checker for each in entries)] if sentence else []),
         (
             f"`python -m benchmarks.evidence.peers_matrix --seed {seeds}` runs all cells again,"
             " with `--rows` and `--columns` some of them."

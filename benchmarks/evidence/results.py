@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from .checker import NEEDLESS, OVERLAPS, Verdict
+from .provenance import checker
 
 NOBODY: Final = "nobody acquired a lock"
 
@@ -65,6 +66,8 @@ class Entry:
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     """`meta.json`."""
+    checker: str = ""
+    """The commit of the checker that judged it; empty for one from before this was recorded."""
     history: str = ""
     """The file with the raw history, beside the results."""
 
@@ -87,6 +90,7 @@ class Entry:
             acquired=verdict.acquired,
             seconds=round(verdict.seconds, 1),
             facts=facts,
+            checker=checker(),
         )
 
     @property
@@ -103,6 +107,11 @@ class Entry:
     def holds(self) -> bool:
         """Whether it kept every promise of safety: what a lock is for."""
         return not self.wrong and not set(self.broken) - {NEEDLESS}
+
+    @property
+    def is_not_promised(self) -> bool:
+        """Whether two held a lock, in a row for which the library promises nothing else."""
+        return self.expected == "may overlap" and not self.holds and self.is_as_expected
 
     @property
     def is_as_expected(self) -> bool:

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,21 @@ class Server(EmbeddedMaster):
             os.pwrite(file, struct.pack("=q", round(ahead * 1_000_000)), 0)
         finally:
             os.close(file)
+
+
+def wait_for_copy(replica: Master, within: float = 20.0) -> None:
+    """
+    Wait until *replica* has the keys of its master.
+
+    Raises:
+        OSError: It does not get them in time.
+    """
+    ends = time.monotonic() + within
+    with contextlib.closing(replica.client()) as client:
+        while client.info("replication").get("master_link_status") != "up":
+            if time.monotonic() > ends:
+                raise OSError(f"{replica.name} gets no keys of its master")
+            time.sleep(0.01)
 
 
 class SentinelServer:

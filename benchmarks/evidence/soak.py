@@ -42,6 +42,7 @@ from .checker import NEEDLESS, Verdict, check
 from .faults import Row
 from .history import Fault, read
 from .ours import OURS
+from .provenance import checker, judged_by, said
 from .results import NOBODY, add_output, pack
 from .stopping import stop_cleanly
 from .tables import broken, table
@@ -59,6 +60,9 @@ JOB: dict[str, object] = {
     "handover": 0.004, "force": 0.05,
 }  # fmt: skip
 """Short bodies, so that there are a million of them in an hour on two cores."""
+
+FACTS = ("server", "machine", "date", "versions", "commit", "clean", "load")
+"""What a line of the log has of the facts about its part."""
 
 MOST_AWAY = 2
 """How many of five masters may be away at a time."""
@@ -279,7 +283,10 @@ def shown(cell: Cell, verdict: Verdict, faults: Sequence[Fault], part: Part) -> 
         faults=counted(faults),
         broken={name: len(each.broken) for name, each in verdict.checks.items() if each.broken},
         wrong=wrong,
-        facts={name: verdict.facts[name] for name in ("server", "machine", "date", "versions")},
+        facts={
+            **{name: verdict.facts[name] for name in FACTS if name in verdict.facts},
+            "checker": checker(),
+        },
     )
 
 
@@ -375,8 +382,11 @@ def _where(parts: Sequence[Part]) -> Iterator[str]:
     machines = dict.fromkeys(f"{p.facts['machine']}; {p.facts['server']}" for p in parts)
     dates = sorted({part.facts["date"] for part in parts})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    if measured := said(part.facts for part in parts):
+        when += f". {measured[:-1]}"
+    judged = judged_by(part.facts.get("checker", "") for part in parts)
     yield (
-        f"On {', and '.join(machines)}; {when}."
+        f"On {', and '.join(machines)}; {when}.{judged}"
         f" `python -m benchmarks.evidence.soak --seed {parts[0].soak_seed} --output FOLDER` begins"
         " with the same random numbers, in a folder without a log; which fault comes when also"
         " depends on the timing."

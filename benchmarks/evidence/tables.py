@@ -1,5 +1,6 @@
 """The tables of the fault matrix, as Markdown and as lines for a terminal."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from .checker import NEEDLESS
@@ -7,12 +8,14 @@ from .contestants import contestants
 from .controls import CONTROLS
 from .faults import ROWS
 from .ours import OURS
+from .provenance import judged_by, said
 from .results import Entry, Results
 
 HEAD = """\
 What each kind of lock does while masters, networks and clients fail. Each cell is one run: five
-masters and three client processes are started, the clients acquire locks and write to a store
-under them, and the fault happens. Then a checker reads what each client saw.
+masters, or fewer where the row says so, and three client processes are started, the clients acquire
+locks and write to a store under them, and the fault happens. Then a checker reads what each client
+saw.
 [The checker](evidence/checker.py) imports nothing of the library."""
 
 LEGEND = """What a cell says:
@@ -23,6 +26,7 @@ LEGEND = """What a cell says:
   saw a change under its lease, and no key was left when all had expired. With fencing, each token
   was higher than those before it, of the same permit, and an order explains the reads and writes
   through the fence.
+- **not promised**: the row breaks an assumption of the library, and two leases were valid at once.
 - **needless**: the leases that were lost though their client ran and reached the same majority
   of the masters during the whole ttl before, and nobody released them by force. A lease may be
   lost at any time, so this breaks no promise: one that only three of five masters have granted is
@@ -70,13 +74,17 @@ def _where(results: Results, option: str) -> list[str]:
         versions = sorted({f"{k} {v}" for each in mine for k, v in each["versions"].items()})
         parts.append(f"{machine}; {servers}; {', '.join(versions)}; {when}")
     seeds = sorted({each["seed"] for each in facts})
-    first = facts[0]
+    (ttl, _), *_ = Counter(each["ttl"] for each in facts).most_common()
+    others = " and ".join(f"{each:,}" for each in sorted({each["ttl"] for each in facts} - {ttl}))
     setting = (
-        f"Each client process has {first['tasks']} tasks. The ttl and `max_ttl` are {first['ttl']}"
-        " ms. So a master that has lost its keys votes again 2 to 4 s later, before others lose"
-        " theirs after 5 s; with the default `max_ttl` it takes a minute."
+        f"Each client process has {facts[0]['tasks']} tasks. The ttl and `max_ttl` are {ttl:,} ms"
+        f"{f', or {others} ms, as the cells need' if others else ''}. With 1 s a master that has"
+        " lost its keys votes again 2 to 4 s later, before others lose theirs after 5 s; with the"
+        " default `max_ttl` it takes a minute."
         f" All ran on one machine: {' · '.join(parts)}."
     )
+    if sentence := said(facts):
+        setting += f" {sentence}{judged_by(each.checker for each in results)}"
     number = " or ".join(map(str, seeds))
     again = f"`python -m benchmarks.evidence.matrix{option} --seed {number}`"
     return [setting, f"{again} runs all cells again, with `--rows` and `--columns` some of them."]
@@ -86,17 +94,19 @@ def matrix(entries: Sequence[Entry]) -> str:
     """Return the table with a row for each fault and a column for each kind of lock."""
     columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
     cells = {(each.row, each.column): each for each in entries}
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes: list[str] = []
     for row in ROWS:
         if any(key[0] == row.name for key in cells):
             texts = [text(cells.get((row.name, column))) for column in columns]
-            mark = " (1)" if row.assumption else ""
-            rows.append([f"**{row.name}**{mark}. {row.what}", *texts])
+            mark = ""
             if row.assumption:
+                mark = f" ({len(notes) + 1})"
                 notes.append(
-                    f"(1) The library assumes that {row.assumption}: two may hold a lock for some"
-                    " time then, and only a fence keeps its data."
+                    f"{mark[1:]} Not promised: the library assumes that {row.assumption}. Else two"
+                    " may hold a lock for some time, and only a fence keeps its data."
                 )
+            rows.append([f"**{row.name}**{mark}. {row.what}", *texts])
     return "\n\n".join([table(["fault", *columns], rows), *notes])
 
 
@@ -118,7 +128,8 @@ def text(entry: Entry | None) -> str:
     if entry.expected == "fails" and entry.holds and late:
         parts = [f"**updates: {late}**"]
     else:
-        parts = ["holds" if entry.holds else f"**{broken(entry.broken)}**"]
+        why = "not promised: " if entry.is_not_promised else ""
+        parts = ["holds" if entry.holds else f"{why}**{broken(entry.broken)}**"]
         parts += [f"{entry.needless} needless", f"{entry.gap:.2f} s"]
         parts += [late] if late else []
     link = f" ([history]({entry.history}))" if entry.history else ""

@@ -10,18 +10,25 @@ import contextlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .clusters import Cluster, Node, slot_of, standard_tags
 from .crew import Crew
-from .networks import Network
+from .networks import PORT, Network
 from .recorder import Recorder
-from .servers import Master
+from .servers import Master, wait_for_copy
 
 QUARANTINE = 4.0
 """
 Seconds until a master votes again, with a `max_ttl` of 1 s: 1 % more and 1 s, 1 s because
 uptimes are whole seconds, and up to 0.5 s until a client connects again; rounded up.
+"""
+
+OWNER_QUARANTINE = 7.0
+"""
+Seconds until a new owner of a slot votes, likewise: 2 s more than after a restart, and up to 1 s
+until a client knows of it.
 """
 
 RECONNECT = 1.0
@@ -33,14 +40,22 @@ class World:
     """One run, while its row acts on it."""
 
     servers: Sequence[Master]
-    """The masters, in their order; for a master behind Sentinels the servers that can be it."""
+    """
+    The masters, in their order, and last the replica of the first one if it has one. For a master
+    behind Sentinels the servers that can be it.
+    """
 
     crew: Crew
     record: Recorder
     chance: random.Random
     seconds: float
     network: Network | None = None
+    lead: Callable[[str], None] = lambda _: None
+    """Lets the endpoint of the first master lead to the server with this name."""
+
     masters: int = 5
+    cluster: Cluster | None = None
+    """The Cluster whose primaries are the masters."""
     _down: set[int] = field(default_factory=set)
     _returns: dict[int, float] = field(default_factory=dict)
     """When each master that was away counts again, on `time.monotonic`."""
@@ -133,6 +148,34 @@ class World:
                     self.servers[number].flush()
             self.back(*masters)
 
+    # -------------------------------------------------------------------- replicas
+
+    @property
+    def quarantine(self) -> float:
+        """As `QUARANTINE`, with the `max_ttl` of this run."""
+        return QUARANTINE + 1.01 * (self.crew.job.ttl / 1000 - 1)
+
+    def cut_replication(self, seconds: float) -> None:
+        """Wait *seconds*, in which the replica gets nothing of its master; `promote` it then."""
+        one, other = self.servers[0].name, self.servers[-1].name
+        with self.fault("replication cut", f"{one}, {other}"):
+            self.net.separate([one], [other])
+            self.wait(seconds)
+
+    def promote(self, server: Master) -> None:
+        """Make *server* a master, and let the endpoint lead to it."""
+        with contextlib.closing(server.client()) as client:
+            client.replicaof("NO", "ONE")
+        # Not before: its former master would send it what it lacks.
+        self.net.heal()
+        self.lead(server.name)
+
+    def follow(self, server: Master, master: Master) -> None:
+        """Make *server* a replica of *master*, and wait until it has its keys."""
+        with contextlib.closing(server.client()) as client:
+            client.replicaof(self.net.address(master.name), str(PORT))
+        wait_for_copy(server)
+
     # --------------------------------------------------------------------- network
 
     @property
@@ -174,3 +217,28 @@ class World:
         self.wait(RECONNECT)
         self._cut[process].clear()
         self.note()
+
+    # --------------------------------------------------------------------- cluster
+
+    @property
+    def site(self) -> Cluster:
+        """The Cluster; only for rows that need one."""
+        if self.cluster is None:
+            raise RuntimeError("this row needs a Cluster")
+        return self.cluster
+
+    def slot(self, master: int) -> int:
+        """Return the slot of a master of the Cluster."""
+        return slot_of(standard_tags(self.masters)[master])
+
+    def owner(self, master: int) -> Node:
+        """Return the node that is this master now."""
+        return self.site.owner(self.slot(master))
+
+    @contextlib.contextmanager
+    def new_owner(self, what: str, *masters: int) -> Iterator[None]:
+        """Record that *masters* get new owners in the body, which are quarantined after it."""
+        with self.fault(what, ", ".join(f"m{number}" for number in masters)):
+            with self.down(*masters):
+                yield
+            self.back(*masters, within=OWNER_QUARANTINE)

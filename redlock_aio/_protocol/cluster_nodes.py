@@ -58,6 +58,8 @@ class Node(NamedTuple):
         slots: The first and the last slot of each range that it owns.
 
         is_asked: Whether it has made this list itself.
+
+        knows_itself: Whether its own list has its address.
     """
 
     id: str
@@ -68,6 +70,7 @@ class Node(NamedTuple):
     epoch: int
     slots: tuple[tuple[int, int], ...]
     is_asked: bool
+    knows_itself: bool = False
 
 
 class NodeList(NamedTuple):
@@ -136,6 +139,7 @@ def _node(words: Sequence[str], at: str, *, prefers_names: bool) -> Node | str |
     if not id_ or not colon or not _is_number(port) or not _is_number(epoch):
         return None
     asked = "myself" in flags
+    knows = asked and host != ""
     if "noaddr" in flags:
         host = ""
     elif asked:
@@ -144,7 +148,8 @@ def _node(words: Sequence[str], at: str, *, prefers_names: bool) -> Node | str |
     slots = _slots(ranges)
     if slots is None:
         return None
-    return Node(id_, name, int(port), hostname, "slave" not in flags, int(epoch), slots, asked)
+    primary = "slave" not in flags
+    return Node(id_, name, int(port), hostname, primary, int(epoch), slots, asked, knows)
 
 
 def _slots(ranges: Iterable[str]) -> tuple[tuple[int, int], ...] | None:
@@ -178,10 +183,12 @@ def members(lists: Iterable[NodeList]) -> dict[str, Node]:
         for node in each.nodes:
             if node.id != each.by or len(every) == 1:
                 found.setdefault(node.id, node)
-    # Where a node was asked is where it is, whatever others have heard of it.
+    # A node that announces an address knows best. One that does not is where others reach it; the
+    # host at which it was asked may be a name that leads to any node.
     for each in every:
         for node in each.nodes:
-            if node.id == each.by and node.id in found:
+            known = found.get(node.id)
+            if node.id == each.by and known is not None and (node.knows_itself or not known.host):
                 found[node.id] = node
     return found
 

@@ -12,10 +12,10 @@ which nodes there are. See `route` for what follows from that.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
-from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, place
+from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, Owner, place
 from redlock_aio._protocol.confirmation import Confirmation, Statement
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.server_info import ServerInfo
@@ -59,6 +59,7 @@ class ClusterNodes:
         self._lists: dict[str, NodeList] = {}
         self._members: dict[str, tuple[Node, ...]] = {}
         self._failures: dict[tuple[str, int], str] = {}
+        self._named: dict[str, str] = {}
         self._warned = False
         self._closed = False
         self._polls: Places = {}
@@ -188,8 +189,9 @@ class ClusterNodes:
             return
         self._lists, self._members = lists, nodes
         former, self.nodes = self.nodes, cluster_nodes.members(lists.values())
-        if former.keys() != self.nodes.keys():
-            names = self._names()
+        names = self._names()
+        if names != self._named:
+            self._named = names
             for route in self.routes:
                 route.confirmed.set_voters(names)
                 for found in lists.values():
@@ -238,6 +240,7 @@ class ClusterRoute(ConfirmedRoute):
         self.confirmed = Confirmation(kind="nodes confirm")
         super().__init__(dialler, clock, self.confirmed, client_name=client_name, changed=changed)
         self.tag = dialler.tag
+        self.questions = [cluster_nodes.NODES]
         self._slot = tags.slot(dialler.tag)
         self._master = dialler
         self._nodes = nodes
@@ -256,7 +259,23 @@ class ClusterRoute(ConfirmedRoute):
         return await super().dial()
 
     async def _dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
+        node = self._nodes.nodes.get(getattr(self._dialled, "node", ""))
+        if node is not None and node.host:
+            host, port = node.host, node.port
         return await self._nodes.cluster.dial_to(host, port)
+
+    def check(self, replies: Sequence[object]) -> None:
+        found = cluster_nodes.read_nodes(replies[0], 0.0, at="", prefers_names=False)
+        owner = self._dialled
+        if not isinstance(owner, Owner):
+            raise ConnectionError("no server was dialled")
+        if isinstance(found, str):
+            text = f"its list of nodes can't be used: {found}"
+            raise MasterError(NoVoteCause.SERVER_ERROR, text)
+        if found.by != owner.node:
+            # An address of one that has gone, which another node has got, maybe of another Cluster.
+            text = f"another node answers at the address of {owner}"
+            raise MasterError(NoVoteCause.FAILOVER, text)
 
     def _unconfirmed(self) -> Exception:
         if self._nodes.is_no_cluster:

@@ -466,6 +466,7 @@ class Master:
         wanted = commands.INFO, commands.TRACKING, probe, self._route.naming
         asked = FirstQuestions(*[Question(command, self._loop) for command in wanted])
         loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
+        of_route = [Question(command, self._loop) for command in self._route.questions]
         of_guard: GuardQuestions | None = None
         if self._sentry is not None:
             of_guard = self._sentry.questions()
@@ -473,7 +474,7 @@ class Master:
             self._sentry.attach(connection)
         # In one write. TRACKING precedes the read of the marker: a change between the two would
         # be pushed to no one.
-        every = [asked.info, *loads, *asked[1:], *(of_guard or ())]
+        every = [asked.info, *loads, *asked[1:], *of_route, *(of_guard or ())]
         sent = self._loop.time()
         connection.send(b"".join([question.payload for question in every]), every)
         reply = await asked.info.reply
@@ -484,6 +485,8 @@ class Master:
             if isinstance(needed, Exception):
                 raise MasterError(NoVoteCause.SERVER_ERROR, str(needed))
         info = await examined(reply, connection, self._route.identified)
+        if of_route:
+            self._route.check([await question.reply for question in of_route])
         # No await between test and entry: of two masters that reach one server at the same
         # time, one gets the name, and the other no vote.
         other = self._context.neighbours.setdefault(info.run_id, self)

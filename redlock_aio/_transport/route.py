@@ -62,6 +62,8 @@ class Route:
     """Whether a replica that takes the place of the master is noticed."""
     tag = b""
     """The tag of all keys there; empty if the master is of no Cluster."""
+    questions: Sequence[bytes] = ()
+    """Commands for each new connection, whose replies `check` gets."""
 
     def __init__(self, dialler: Dialler, client_name: str) -> None:
         self._dialler = dialler
@@ -83,6 +85,9 @@ class Route:
 
     def watch(self, connection: Connection) -> None:
         """Called with the connection to the server that was dialled last."""
+
+    def check(self, replies: Sequence[object]) -> None:
+        """Raise an error unless the *replies* to `questions` show that this is the master."""
 
     def identified(self, info: ServerInfo) -> ServerInfo:
         """Return *info* with an identity that no earlier master at this address had."""

@@ -72,7 +72,7 @@ NO_MESSAGES = {
     "executing the script can't": "a part of a server's error, which is compared",
     "others of the same owner have it": "ends a wait inside `acquire`, which catches it",
     "a share has no fencing token": "can't happen: `shared` and `fencing` exclude each other",
-    "no server was dialled": "can't happen: `Sentinels.dial` comes first",
+    "no server was dialled": "can't happen: `ConfirmedRoute.dial` comes first",
     "a streaming protocol is wanted": "can't happen: fake masters are used by this library only",
     "no script runs": "can't happen: a fake master runs each script with its own commands",
 }

@@ -114,6 +114,13 @@ def test_columns_that_would_be_empty_are_hidden(name: str, text: str, hidden: ob
     assert meta.get("hide") == hidden
 
 
+def test_pages_about_messages_come_first_in_the_search() -> None:
+    meta: dict[str, object] = {}
+    page = rendered('### <a id="too-few-masters"></a>`too few`\n', "troubleshooting/a.md", meta)
+    assert meta["search"] == {"boost": 2}
+    assert page.startswith('<h3 id="too-few-masters">')
+
+
 OPTIONS = "| option | default | meaning |\n|---|---|---|\n| `ttl` | `10` | how long |\n"
 
 

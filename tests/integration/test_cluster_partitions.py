@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 from evidence import networks
-from evidence.clusters import Cluster, slot_of
+from evidence.clusters import Cluster, slot_of, why_no_cluster
 from evidence.networks import Network
 from evidence.servers import Place
 
@@ -23,7 +23,6 @@ from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._protocol.tags import default_tags
 from redlock_aio._rules import timing
 
-from .clusters import why_no_cluster
 from .helpers import TIMEOUT
 from .holders import Holders, now
 from .servers import binary_of

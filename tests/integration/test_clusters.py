@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from evidence.clusters import Cluster, slot_of, tags
+from evidence.clusters import Cluster, slot_of, tags, why_no_cluster
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
-from .clusters import cluster, why_no_cluster
+from .clusters import cluster
 from .helpers import RealMaster
 
 pytestmark = pytest.mark.integration

@@ -39,6 +39,9 @@ NO_CONFIG = (
 )  # fmt: skip
 """Administration that services keep for themselves, and fields of INFO without which it works."""
 
+PROMOTION = (b"\r\nmaster_replid", b"\r\ntotal_net_repl_input_bytes")
+"""The fields of INFO that show that a server was a replica."""
+
 NO_ACL = (b"\r\nACL", b"\r\nDELIFEQ", b"\r\nMODULE", b"\r\nCLUSTER")
 """The commands of a service that keeps the users to itself; it evicts keys with a ttl."""
 
@@ -250,9 +253,15 @@ async def test_an_address_that_does_not_move_hides_a_failover(kind: str) -> None
             await held.release()
 
 
+def replicates(server: EmbeddedMaster) -> bool:
+    """Return whether a replica has the keys of its master."""
+    return bool(call(server, "INFO", "replication")["master_link_status"] == "up")
+
+
 @pytest.mark.promise("S1")
+@pytest.mark.parametrize("hides", [(), PROMOTION], ids=["INFO shows it", "INFO hides it"])
 async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old_one(
-    kind: str,
+    kind: str, hides: tuple[bytes, ...]
 ) -> None:
     with contextlib.ExitStack() as stack:
         *old, new = (stack.enter_context(process(kind)) for _ in range(4))
@@ -262,6 +271,7 @@ async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old
             await until(lambda: call(new, "INFO", "replication")["master_link_status"] == "up", 60)
             call(new, "REPLICAOF", "NO", "ONE")
             endpoints[0]._port = new.port
+            endpoints[0].hides = hides
             async with guarded(endpoints) as second:
                 await until(lambda: votes(second)[1:] == [True] * 2)
                 ends = time.monotonic() + 2 * QUARANTINE
@@ -271,3 +281,24 @@ async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old
                 assert votes(first) == [True] * 3
                 async with second.lock("r", ttl=4_000, wait=WAIT) as lease:
                     assert lease.votes[0].answer is not Answer.GRANTED
+
+
+@pytest.mark.promise("S1")
+async def test_of_two_such_addresses_of_three_neither_new_server_has_a_vote(kind: str) -> None:
+    """The third master, which both programs share, is enough to know of the old ones."""
+    with contextlib.ExitStack() as stack:
+        *old, one, other = (stack.enter_context(process(kind)) for _ in range(5))
+        async with proxied(urls(old)) as endpoints, guarded(endpoints) as first:
+            await until(lambda: votes(first) == [True] * 3)
+            for number, new in enumerate((one, other)):
+                call(new, "REPLICAOF", "127.0.0.1", old[number].port)
+                await until(lambda server=new: replicates(server), 60)  # type: ignore[misc]
+                call(new, "REPLICAOF", "NO", "ONE")
+            endpoints[0]._port, endpoints[1]._port = one.port, other.port
+            async with guarded(endpoints) as second:
+                await until(lambda: votes(second)[2])
+                ends = time.monotonic() + 2 * QUARANTINE
+                while time.monotonic() < ends:
+                    assert not any(votes(second)[:2])
+                    await asyncio.sleep(0.1)
+                assert votes(first) == [True] * 3

@@ -17,6 +17,7 @@ from redlock_aio.testing._fake_lua import Error
 from . import kit
 from .clusters import TAGS, FakeCluster, FakeSite
 from .kit import hang, kill, now, resume
+from .sentinels import CutLink
 
 MAX_TTL = 2_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR) + CONFIRMED_FOR
@@ -124,6 +125,31 @@ async def test_a_waiter_is_woken_by_the_master_that_frees_the_lock_alone(site: F
                 [channel] = [c[1] for c in site[host].commands if c[0] == b"SUBSCRIBE"]
                 assert channel.startswith(b"redlock_aio:wake:" + tag)
         await (await waiter).release()
+
+
+async def test_pushes_name_keys_as_the_engine_knows_them(site: FakeSite) -> None:
+    """A waiter is woken by the release of another program, and a holder by a deletion."""
+    one, two = manager(site.link("a")), manager(site.link("t"))
+    async with one, two:
+        lease = await one.lock("r").acquire()
+        waiter = asyncio.create_task(two.lock("r", retry=kit.NEVER, ttl=2_000).acquire())
+        await asyncio.sleep(SOON)
+        freed = now()
+        await lease.release()
+        later = await waiter
+        assert now() < freed + 0.02
+        await asyncio.sleep(1)  # an extension has read the keys
+        for host, tag in zip("ab", TAGS, strict=False):
+            site[host].delete(f"{tag.decode()}r")
+        await asyncio.sleep(0.02)
+        assert not later.valid
+
+
+async def test_a_marker_that_is_deleted_is_noticed_at_once(site: FakeSite) -> None:
+    async with manager(site.link()) as redlock:
+        site["a"].delete("redlock_aio:marker{0001}")
+        await asyncio.sleep(0.1)
+        assert await voting(redlock) == [False, True, True]
 
 
 # Who may vote.
@@ -278,6 +304,21 @@ async def test_a_slot_that_another_node_has_got_is_quarantined_there(*, marked: 
         assert await voting(redlock) == [True] * 3
 
 
+async def test_another_node_at_the_address_of_the_owner_gets_no_vote(site: FakeSite) -> None:
+    """Of another Cluster, where it owns the same slot."""
+    cluster = site.link("b")
+    other = FakeSite()
+    other["a"].known = ["c"]
+    other["a"].view = dict.fromkeys(range(3), ("a", 9))
+    other["a"].host = "c"
+    other["a"].view = dict.fromkeys(range(3), ("c", 9))
+    cluster.links["a"] = CutLink(other["a"])
+    async with manager(cluster) as redlock:
+        await asyncio.sleep(1)
+        assert not (await voting(redlock))[0]
+        assert "another node answers at the address of a:7000 (epoch 1)" in reason(redlock, 0)
+
+
 async def test_moved_ends_the_connection_and_asks_all_nodes_at_once(site: FakeSite) -> None:
     async with manager(site.link("b")) as redlock:
         await asyncio.sleep(0.3)
@@ -339,6 +380,16 @@ async def test_a_node_that_joins_counts_and_one_that_leaves_does_not(site: FakeS
         kill([site["t"]])
         await asyncio.sleep(CONFIRMED_FOR + 1)
         assert "3 of 6 nodes confirm" in reason(redlock, 1)
+
+
+async def test_the_list_of_a_node_that_is_away_does_not_count_for_ever(site: FakeSite) -> None:
+    async with manager(site.link()) as redlock:
+        hang([site["r"], site["s"]])  # they would name t as a member
+        for host in "abc":
+            site[host].known.remove("t")
+        site["t"].known = ["t"]
+        await asyncio.sleep(2 * CONFIRMED_FOR)
+        assert await voting(redlock) == [True] * 3  # three of five
 
 
 async def test_a_seed_that_is_away_or_was_removed_does_no_harm(site: FakeSite) -> None:

@@ -131,6 +131,18 @@ def test_the_members(lists: list[NodeList], expected: str) -> None:
     assert "".join(sorted(members(lists))) == expected
 
 
+def test_a_node_is_where_it_says_and_else_where_others_reach_it() -> None:
+    """The name at which it was asked may be that of all nodes."""
+    line = b"bb 10.0.0.2:7001@17001 myself,master - 0 0 8 connected\n"
+    others = b"aa 10.0.0.9:7000@17000 master - 0 1 1 connected 0-16383\n"
+    itself = REDIS_6 + line.replace(b"myself,", b"")
+    assert members([listed(itself), listed(others + line)])["aa"].host == "10.0.0.9"
+    assert members([listed(others + line), listed(itself)])["aa"].host == "10.0.0.9"
+    assert members([listed(itself)])["aa"].host == "h"
+    knows = itself.replace(b" :7000", b" 10.0.0.1:7000")
+    assert members([listed(others + line), listed(knows)])["aa"].host == "10.0.0.1"
+
+
 def test_free_primaries() -> None:
     found = members([listed(REDIS_7)])
     assert [node.id for node in free_primaries(found, [0, 6000])] == ["dd"]

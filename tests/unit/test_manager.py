@@ -65,7 +65,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         (
             [RedisCluster(host="localhost")],
             TypeError,
-            r"masters\[0\] can't be a Redis Cluster: it may lose locks at a failover",
+            r"masters\[0\] can't be a Redis Cluster: Redlock\.of_cluster\(\) takes it alone",
         ),
         ([URL, None], TypeError, r"masters\[1\]"),
         ([redis.Redis()], TypeError, "not a redis.client.Redis"),

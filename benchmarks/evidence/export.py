@@ -1,0 +1,101 @@
+"""
+Histories as other checkers read them: JSON, with all operations of each lock and register.
+
+    python -m benchmarks.evidence.export HISTORY... > histories.jsonl
+
+A HISTORY is a folder, or a packed one (`.tar.xz`) as those in `benchmarks/histories`. Each becomes
+one line: `{"history": NAME, "objects": [...]}`. An object has a name, a model and operations, each
+with the number of its client, and with `call` and `return` in ns. `return` is null for an operation
+that may take effect at any later time, or never.
+
+- `lock`: a key that is locked, or a permit of a semaphore. Its operations are `acquire`, from its
+  invocation to the instant at which the lease was promised, and `release`, at the instant at which
+  the promise ended, in whichever way (see `leases`). `shared` are those of readers, of which there
+  may be several at a time; all others exclude each other.
+- `register`: a fenced register, with `read` and `write`. A write with a lower `token` than the
+  highest before it is refused (`end` is "fail"); it changes nothing. Without a token it is 0.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .history import NEVER, History, Operation, read
+from .leases import Leases
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print histories."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("histories", nargs="+", type=Path, metavar="HISTORY")
+    for path in parser.parse_args(arguments).histories:
+        with unpacked(path) as folder:
+            print(json.dumps({"history": path.name, "objects": objects(read(folder))}))
+    return 0
+
+
+@contextlib.contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """
+    Yield the folder of a history, which is a temporary one if *path* is a packed history.
+
+    Raises:
+        OSError: There is no such file or folder, or it has no history.
+    """
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
+        with tarfile.open(path) as archive:
+            archive.extractall(scratch, filter="data")
+        found = sorted(Path(scratch).glob("*/meta.json"))
+        if len(found) != 1:
+            raise FileNotFoundError(f"{path}: {len(found)} histories are in it, not one")
+        yield found[0].parent
+
+
+def objects(history: History) -> list[dict[str, Any]]:
+    """Return all locks and registers of *history* with their operations."""
+    clients: dict[str, int] = {}
+
+    def client(one: Operation) -> int:
+        return clients.setdefault(one.client, len(clients))
+
+    registers: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in history.operations:
+        # A read that failed has seen nothing. A write that failed was refused.
+        if one.what == "write" or (one.what == "read" and one.end == "ok"):
+            registers[one.keys[0]].append({
+                "client": client(one), "what": one.what, "call": one.invoked_at,
+                "return": None if one.effect_by == NEVER else one.effect_by,
+                "value": one.value, "token": one.token or 0, "end": one.end,
+            })  # fmt: skip
+    leases = Leases(history)
+    locks: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for lock in leases.by_key:
+        for began, ended, tenure in leases.valid(lock):
+            origin = tenure.origin
+            facts = {"client": client(origin), "lease": tenure.name, "shared": tenure.shared}
+            # Promised once more after an end, it begins at the instant at which that was known.
+            asked = origin.invoked_at if began == tenure.began_at else began
+            acquired = {"what": "acquire", "call": asked, "return": began}
+            released = {"what": "release", "call": ended, "return": ended}
+            locks[lock] += [facts | acquired, facts | released]
+    return [
+        {"name": name, "model": model, "operations": operations}
+        for model, group in (("lock", locks), ("register", registers))
+        for name, operations in sorted(group.items())
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
