@@ -43,7 +43,7 @@ DAMAGED = "exported must be what Lease.export() has returned, whole and unchange
 OTHER_VERSION = "exported was made by a version of redlock_aio with another format"
 
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
-_MEMBER = re.compile(rb"[0-9a-f]{1,32}/[0-9]{1,16}")
+_MEMBER = re.compile(rb"[0-9a-f]{1,32}/[0-9]{1,16}(?:p[0-9]{1,4})?")  # see `member_mark`
 _BOOT = re.compile(r"(?:[0-9a-f]{16})?")
 
 

@@ -51,7 +51,7 @@ COMMON = {
     "must-be", "plain-function", "drift-factor", "metadata", "resource-label", "not-a-master",
     "malformed-reply", "waiting-for-a-majority",  # "must", "not", "a" and "the" are everywhere
     "lock-lost", "granted", "held-by-another", "not-used-yet",
-    "no-answer",  # these words begin other messages, or are the title of a page
+    "no-answer", "masters-cant-run",  # these words begin other messages, or are the title of a page
 }  # fmt: skip
 """Entries with messages of such common words that others may come before them."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import assert_never, assert_type
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
 from redlock_aio import (
     Answer,
@@ -318,6 +318,7 @@ async def call(perhaps: bool) -> None:
     if typed.locked("r"):  # type: ignore[truthy-function]
         typed.lock("r", timeout=10)  # type: ignore[call-arg]
         Redlock(["redis://a"], retry_count=3)  # type: ignore[call-arg]
+        Redlock.of_cluster("redis://a", retry_count=3)  # type: ignore[call-arg]
 
 
 vote = Vote("a:6379", Answer.GRANTED)
@@ -412,4 +413,7 @@ for listener in (
     None,
 ):
     assert_type(Redlock(["redis://a"], listener=listener), Redlock)
+    assert_type(Redlock.of_cluster("redis://a", masters=3, listener=listener), Redlock)
+    of_client = RedisCluster(host="a", port=7000)
+    assert_type(Redlock.of_cluster(of_client, tags=["0001"], max_ttl=5_000), Redlock)
 assert_type(log_to(), Listener)

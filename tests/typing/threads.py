@@ -153,4 +153,5 @@ def call() -> None:
     typed.locked("r", tll=1000)  # type: ignore[call-overload]
     typed.lock("r", timeout=10)  # type: ignore[call-arg]
     Redlock(["redis://a"], retry_count=3)  # type: ignore[call-arg]
+    Redlock.of_cluster("redis://a", masters=3, retry_count=3)  # type: ignore[call-arg]
     typed.locked("r", on_lost="flag")  # type: ignore[call-overload]

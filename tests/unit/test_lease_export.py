@@ -57,7 +57,7 @@ any_lease = st.builds(
     left=times,
     boot=st.just("") | st.just(HANDED.boot),
     fence=st.integers(min_value=0, max_value=NEVER - 1),
-    member=st.just(b"") | st.just(b"0123456789abcdef/12"),
+    member=st.sampled_from([b"", b"0123456789abcdef/12", b"0123456789abcdef/12p1000"]),
     max_hold=st.none() | times,
     keep=times,
 )

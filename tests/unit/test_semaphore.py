@@ -73,6 +73,18 @@ async def released(*leases: Lease) -> None:
         await lease.release()
 
 
+async def test_a_permit_that_was_waited_for_can_be_handed_over(
+    redlock: Redlock, other: Redlock
+) -> None:
+    (held,) = await taken(redlock, 1)
+    waiter = asyncio.create_task(redlock.semaphore("r", permits=1).acquire())
+    await asyncio.sleep(0.1)
+    await held.release()
+    adopted = await other.adopt((await waiter).export())
+    assert adopted.permit == 0
+    await released(adopted)
+
+
 def held_by(leases: list[Lease], number: int) -> Lease:
     (found,) = [lease for lease in leases if lease.permit == number]
     return found

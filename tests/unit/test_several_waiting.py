@@ -143,7 +143,7 @@ async def test_closing_ends_the_lease_and_all_waits(masters: list[FakeMaster], k
         await asyncio.sleep(0.1)
     async with asyncio.timeout(0.1):
         results = await asyncio.gather(*waiters, return_exceptions=True)
-    assert [str(error) for error in results] == ["this Redlock was closed"] * 3
+    assert [str(error) for error in results] == ["this Redlock was closed [redlock-closed]"] * 3
     assert not lease.valid
     assert lease.lost.is_set()
 

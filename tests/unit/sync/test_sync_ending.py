@@ -394,7 +394,7 @@ def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[Fak
         pass
     why = (
         "this Redlock can't be called in the thread of its own event loop, such as by its"
-        " listener: move the call to another thread"
+        " listener: move the call to another thread [own-event-loop]"
     )
     assert seen == [_portal.THREAD_NAME, 1, why, why]
 
