@@ -52,8 +52,10 @@ OUTPUT = {
     "fenced_writes.py": (
         r"sent, with token (?P<first>\d+)\n"
         r"cancelled, with token (?P<second>\d+)\n"
-        r"Redis: 'fenced:42' not written: token (?P=first) is stale, (?P=second) has been seen\n"
-        r"SQL: 'fenced:42' not written: token (?P=first) is stale, a higher one has been seen\n"
+        r"Redis: 'fenced:42' not written: token (?P=first) is stale, (?P=second) has been seen"
+        r" \[stale-token\]\n"
+        r"SQL: 'fenced:42' not written: token (?P=first) is stale, a higher one has been seen"
+        r" \[stale-token\]\n"
         r"Redis says: cancelled\nSQL says: cancelled\n"
     ),
     "first_lock.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
