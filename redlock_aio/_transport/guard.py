@@ -145,8 +145,17 @@ class Guard:
 
     @property
     def is_old(self) -> bool:
-        """Whether a master is known not to be new."""
-        return any(sentry.is_old for sentry in self._sentries)
+        """Whether a master is known not to be new, or all may have lost their markers."""
+        return any(sentry.is_old for sentry in self._sentries) or self._all_were_replicas
+
+    @property
+    def _all_were_replicas(self) -> bool:
+        # In a Cluster a promotion alone does not show that a master is old: it may have happened
+        # before this library came. But where no owner of a slot was a primary from the beginning,
+        # their failovers may have lost each marker, and locks with it. With one master, one does.
+        return all(
+            s.state is not None and s.info.of_slot and s.info.promoted for s in self._sentries
+        )
 
     def _restrict(self, numbers: Collection[int]) -> None:
         for number in numbers:

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry, Vote
+from redlock_aio import (
+    Answer,
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Retry,
+    Vote,
+)
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules import timing
@@ -302,6 +310,25 @@ async def test_a_slot_that_another_node_has_got_is_quarantined_there(*, marked: 
         assert await voting(redlock) == [False, True, True]
         await asyncio.sleep(QUARANTINE)
         assert await voting(redlock) == [True] * 3
+
+
+@pytest.mark.parametrize("masters", [1, 3])
+async def test_a_new_program_does_not_take_promoted_replicas_for_a_new_set(masters: int) -> None:
+    """They were not in sync, so the markers are gone with the locks; nobody is left who knows."""
+    site = FakeSite()
+    async with manager(site.link("b"), masters=masters) as redlock:
+        exported = (await redlock.lock("r", ttl=MAX_TTL).acquire()).export()
+    for number, host in enumerate("rst"):
+        site.promote(host, number)
+        site[host]._keys.clear()
+    began = now()
+    async with manager(site.link("t"), masters=masters) as late:
+        lease = await late.lock("r", wait=10_000, ttl=1_000).acquire()
+        assert now() > began + QUARANTINE
+        await lease.release()
+        with pytest.raises(LockLostError):
+            await late.adopt(exported)
+        assert await voting(late) == [True] * masters
 
 
 async def test_another_node_at_the_address_of_the_owner_gets_no_vote(site: FakeSite) -> None:
