@@ -360,6 +360,16 @@ async def test_moved_ends_the_connection_and_asks_all_nodes_at_once(site: FakeSi
         assert "may lack locks" in reason(redlock, 0)
 
 
+async def test_an_owner_that_is_no_owner_any_more_says_so(site: FakeSite) -> None:
+    """Its slot moves between the confirmation and its examination."""
+    async with manager(site.link("b")) as redlock:
+        site.promote("r", 0, told="r")
+        site["a"].view[0] = ("r", 7)
+        await attempt(redlock)
+        await asyncio.sleep(SOON)
+        assert reason(redlock, 0).startswith("MOVED ")
+
+
 async def test_a_release_follows_the_slot(site: FakeSite) -> None:
     async with manager(site.link("b")) as redlock:
         lease = await redlock.lock("r", ttl=2_000).acquire()
@@ -498,6 +508,22 @@ async def test_no_permission_to_read_the_settings_costs_nothing(
     async with manager(site.link()) as redlock:
         assert await voting(redlock) == [True] * 3
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+async def test_nodes_that_were_never_joined_are_told(site: FakeSite) -> None:
+    for host in "abc":
+        site[host].known, site[host].view = [host], {}
+    async with manager(site.link("a", "b", "c")) as redlock:
+        for _ in range(2):
+            error = await kit.refused(redlock, "r", wait=0)
+            assert "c:7000 (knows no other node)" in str(error)
+            assert "not asked yet" not in str(error)
+            await asyncio.sleep(3)
+        for host in "abc":
+            site[host].known = list("abc")
+            site[host].view = {number: (owner, 1) for number, owner in enumerate("abc")}
+        await asyncio.sleep(QUARANTINE + 20)
+        assert await voting(redlock) == [True] * 3
 
 
 class Plain(FakeMaster):
