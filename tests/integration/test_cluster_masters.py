@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from evidence.clusters import Cluster, slot_of
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Vote,
+    requirements,
+)
 from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._protocol.tags import default_tags
 from redlock_aio._rules import timing
@@ -130,6 +137,26 @@ async def test_the_keys_of_each_master_are_at_its_node_with_its_tag(site: Cluste
         for tag in TAGS:
             owner = site.owner(slot_of(tag))
             await until(lambda owner=owner, tag=tag: owner.call("GET", f"{tag}3:r") == lease.token)  # type: ignore[misc]
+
+
+@pytest.mark.promise("S10")
+@pytest.mark.parametrize("fair", [False, True])
+async def test_the_permissions_that_are_documented_are_enough(site: Cluster, *, fair: bool) -> None:
+    needed = requirements.permissions(fair=fair, cluster=True)
+    keys = [f"~{key.replace('marker*', 'marker{????}')}" for key in needed.keys]
+    channels = [f"&{channel}" for channel in needed.channels]
+    allowed = [f"+{command}" for command in needed.commands]
+    for node in site.nodes:
+        rules = ("on", ">pw", "resetkeys", "~{????}lock:*", *keys, "resetchannels", *channels)
+        node.call("ACL", "SETUSER", "few", *rules, "-@all", *allowed)
+    url = site.url.replace("://", "://few:pw@")
+    settings: dict[str, Any] = {"max_ttl": MAX_TTL, "master_timeout": TIMEOUT}
+    async with (
+        Redlock.of_cluster(url, masters=3, key_prefix="lock:", **settings) as redlock,
+        redlock.lock("{r}", ttl=MAX_TTL, wait=60_000, fair=fair) as lease,
+    ):
+        await until(lambda: up(redlock) == 3)
+        assert [vote.answer for vote in lease.votes].count(Answer.GRANTED) >= 2
 
 
 async def test_a_forced_release_ends_the_lease(site: Cluster) -> None:

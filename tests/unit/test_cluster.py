@@ -526,6 +526,14 @@ async def test_nodes_that_were_never_joined_are_told(site: FakeSite) -> None:
         assert await voting(redlock) == [True] * 3
 
 
+async def test_a_forbidden_marker_is_named_with_its_tag(site: FakeSite) -> None:
+    for node in site.nodes.values():
+        node.forbid.add("GETRANGE")
+    async with manager(site.link()) as redlock:
+        error = await kit.refused(redlock, "r")
+        assert "must GETRANGE and SET the key redlock_aio:marker{0001}, or be off" in str(error)
+
+
 class Plain(FakeMaster):
     """A server that is no node of a Cluster."""
 
