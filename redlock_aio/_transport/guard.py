@@ -122,6 +122,7 @@ class Guard:
             key,
             clock=clock,
             quarantine=lambda: self.quarantine,
+            confirmed=lambda number: self._sentries[number].is_confirmed,
             on_restricted=self._restrict,
         )
         self.founding = False  # whether a new set is being marked
@@ -274,6 +275,7 @@ class Sentry:
         self._number = number
         self._on_push = on_push
         self._changed = changed
+        self._route = route
         self._identified = route.identified
         self._outlives = route.outlives
         self._tag = route.tag
@@ -301,6 +303,11 @@ class Sentry:
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether commands of locks may be sent to the connected server."""
+        return self._route.is_confirmed
 
     @property
     def quarantine(self) -> float:

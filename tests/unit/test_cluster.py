@@ -396,6 +396,29 @@ async def test_while_a_slot_moves_or_the_cluster_is_down_there_is_no_vote(
         assert all(vote.answer is Answer.GRANTED for vote in await attempt(redlock))
 
 
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("seed", ["a", "b"])
+async def test_a_program_that_reaches_half_of_the_nodes_takes_no_vote_from_others(
+    site: FakeSite, seed: str
+) -> None:
+    """It is connected to a primary that does not know, and never will, that it was replaced."""
+    cluster = site.link(seed)
+    async with manager(site.link()) as redlock, manager(cluster) as other:
+        await attempt(other)
+        for host in "rst":
+            cluster[host].cut()
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        site.promote("r", 0, told="bcrst")
+        await asyncio.sleep(3 * QUARANTINE)
+        assert await voting(redlock) == [True] * 3
+        assert await voting(other) == [False] * 3
+        assert "of 6 nodes confirm" in reason(other, 0)
+        for host in "rst":
+            cluster[host].mend()
+        await asyncio.sleep(5)
+        assert await voting(other) == [True] * 3
+
+
 # Nodes that come and go.
 
 
