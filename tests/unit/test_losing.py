@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+from typing import Any
 
 import anyio
 import pytest
@@ -47,6 +48,43 @@ async def test_the_body_is_cancelled_before_the_deadline(
     assert caught.value.resources == ("r",)
     assert str(caught.value) == HUNG
     assert not cancelling()
+    await settle(masters)
+    assert keys(masters) == [{}] * 5
+
+
+ENDINGS: dict[str, dict[str, Any]] = {
+    "not extended": {"ttl": 1000, "auto_extend": False},
+    "max_hold": {"ttl": 1000, "max_hold": 1500},
+    "a reader": {"ttl": 1000, "auto_extend": False, "shared": True},
+    "a permit": {"ttl": 1000, "auto_extend": False, "permits": 1},
+}
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_nobody_gets_the_lock_before_the_deadline_that_the_lease_has_named(
+    redlock: Redlock, other: Redlock, name: str
+) -> None:
+    """The loss is told in advance, and what the body still does counts on that time."""
+    options = ENDINGS[name]
+    kind = {key: options[key] for key in ("permits",) if key in options}
+    lease = await redlock.lock("r", on_lost="flag", **options).acquire()
+    deadline = 0.0
+    taker = asyncio.create_task(other.lock("r", fair=not kind or None, **kind).acquire())
+    while lease.valid:
+        deadline = now() + lease.remaining / 1000
+        await asyncio.sleep(0.0005)
+    assert now() < deadline
+    taken = await taker
+    assert deadline <= now() < deadline + 0.01
+    await taken.release()
+
+
+async def test_closing_releases_what_is_about_to_end(redlock: Redlock, masters: Masters) -> None:
+    lease = await redlock.lock("r", ttl=1000, auto_extend=False, on_lost="flag").acquire()
+    await lease.lost.wait()
+    assert keys(masters) != [{}] * 5
+    await redlock.aclose()
     await settle(masters)
     assert keys(masters) == [{}] * 5
 

@@ -82,6 +82,9 @@ extension that failed to its repetition because a master is back, perhaps again 
 GONE = (LossCause.FORCED, LossCause.KEY_GONE)
 """Causes for which the masters may have ended the shares of all readers."""
 
+IN_ADVANCE = (LossCause.LOOP_STALLED, LossCause.MAX_HOLD, LossCause.NOT_EXTENDED)
+"""Causes that are told a little before the deadline, see `lease_state.MARGIN`."""
+
 _deadline: Callable[[HeldLease], float] = attrgetter("deadline")
 
 
@@ -234,7 +237,7 @@ class Watchdog:
     """Extends leases, and ends those that are lost."""
 
     __slots__ = (
-        "_agenda", "_factor", "_failed", "_local_queues", "_on_recheck", "_returned_at",
+        "_agenda", "_ending", "_factor", "_failed", "_local_queues", "_on_recheck", "_returned_at",
         "_to_retry", "_unchecked", "masters", "scope",
     )  # fmt: skip
 
@@ -245,6 +248,7 @@ class Watchdog:
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
         self._failed: dict[HeldLease, None] = {}  # leases whose last extension failed
+        self._ending: dict[HeldLease, None] = {}  # lost leases that are released at their deadlines
         self._to_retry: list[HeldLease] = []  # those to extend at once, the most urgent one last
         self._returned_at = -math.inf  # when a master's vote last returned, and a majority voted
         self._on_recheck: Callable[[HeldLease], None] = self.recheck_soon  # one for all leases
@@ -498,13 +502,20 @@ class Watchdog:
         Mark *hold* as lost, release its key where it is left, and cancel its bodies.
 
         In this order: the release is queued for sending before any code of the program
-        runs. A body that acquires the lock anew as it is cancelled asks behind it.
+        runs. A body that acquires the lock anew as it is cancelled asks behind it. A loss
+        that is told in advance releases nothing before the deadline.
         """
         if hold.state is HELD:
             hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
-            self._end(hold, self.masters.clock())
+            now = self.masters.clock()
+            if loss.cause in IN_ADVANCE and now < hold.deadline:
+                self._forget(hold)
+                self._ending[hold] = None
+                self._end_at_deadline(hold)
+            else:
+                self._end(hold, now)
             if loss.cause in GONE and hold.claim.key.is_share:
-                hold.queue.recheck_readers(self.masters.clock())
+                hold.queue.recheck_readers(now)
             hold.notify_lost()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
@@ -594,11 +605,27 @@ class Watchdog:
         if not self.masters.closed:
             take_back(self.masters, hold.claim, hold.longest_ttl)
 
-    def _end(self, hold: HeldLease, now: float) -> None:
+    def _end_at_deadline(self, hold: HeldLease) -> None:
+        # The grants that are left may be all that another client lacks. It would hold the lock
+        # within a round trip, while this program, or a thread of it, still counts on the time
+        # that it was promised: bodies need a moment to end.
+        if hold not in self._ending:
+            return
+        now = self.masters.clock()
+        if now < hold.deadline:
+            self.masters.loop.call_later(hold.deadline - now, self._end_at_deadline, hold)
+        else:
+            del self._ending[hold]
+            self._end(hold, now)
+
+    def _forget(self, hold: HeldLease) -> None:
         hold.page.pop(hold, None)
         if self._failed:
             self._failed.pop(hold, None)
         hold.extension = None  # it refers to the lease, which would stay until a garbage collection
+
+    def _end(self, hold: HeldLease, now: float) -> None:
+        self._forget(hold)
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keep(self.masters, hold, left)
@@ -630,10 +657,14 @@ class Watchdog:
                 emitter.emit_soon(hold.end_event(now - hold.held_since))
         self._agenda.clear()
         self._failed.clear()
+        self._ending.clear()
 
     def close(self, cause: LossCause = LossCause.CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
         # Over a copy, which `leases` returns: `lose` takes each lease off its page.
         for hold in self._agenda.leases():
             self.lose(hold, Loss(cause))
+        ending, self._ending = self._ending, {}
+        for hold in ending:
+            self._end(hold, self.masters.clock())
         self._agenda.clear()
