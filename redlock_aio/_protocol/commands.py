@@ -166,15 +166,12 @@ def read_marker(marker: bytes = MARKER) -> bytes:
     return pack(b"GETRANGE", marker, b"0", b"%d" % (LONGEST_MARKER - 1))
 
 
-READ_MARKER = read_marker()
-
-
 def mark(value: bytes, *, over: bytes, marker: bytes = MARKER) -> bytes:
     """
     Return the command that sets a master's marker, if it has not changed since it was read.
 
     Args:
-        over: The value that `READ_MARKER` has returned; empty for none.
+        over: The value that `read_marker` has returned; empty for none.
     """
     last = b"%d" % (LONGEST_MARKER - 1)
     return pack(b"EVALSHA", MARK.sha, b"1", marker, value, over, last)

@@ -22,9 +22,6 @@ from os import urandom
 SLOTS = 16_384
 """The number of slots of a Cluster."""
 
-TAG_BYTES = 6
-"""The length of each tag with its braces."""
-
 _DIGITS = 4
 
 PLACEHOLDER = (

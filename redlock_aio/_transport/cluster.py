@@ -158,8 +158,9 @@ class ClusterNodes:
             return
         self._failures.pop(where, None)
         known = self._lists.get(found.by)
-        if known is None or known.asked_at <= asked_at:
-            self._lists[found.by] = found
+        if known is not None and known.asked_at > asked_at:
+            return  # a node that has two addresses has answered a later question meanwhile
+        self._lists[found.by] = found
         self._take_members()
         if not self.nodes:
             self._failed(where, APART)

@@ -16,7 +16,7 @@ from redlock_aio._protocol.cluster_nodes import Owner
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
 
 from .cluster_model import Answer, ClusterModel, ClusterRules, all_members
-from .search import search
+from .search import Searched, search
 
 MOST = 100_000
 """The limit of searched states."""
@@ -67,9 +67,9 @@ LONG = 3_000
         for name, (_, least) in SETTINGS.items()
     ],
 )
-def test_no_vote_counts_twice(name: str) -> None:
+def test_no_vote_counts_twice(searched: Searched, name: str) -> None:
     model, least = SETTINGS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.states >= least
     assert found.complete or found.states >= MOST

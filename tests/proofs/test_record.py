@@ -13,7 +13,8 @@ from .record import PACKAGE, PROOFS, Sources
 ROOT = PROOFS.parents[1]
 
 MODULES = (
-    "test_exhaustive", "test_joint", "test_rw", "test_semaphore", "test_sets", "test_simulation",
+    "test_cluster", "test_exhaustive", "test_joint", "test_rw", "test_semaphore", "test_sets",
+    "test_simulation",
 )  # fmt: skip
 """Those with searches that are recorded."""
 
