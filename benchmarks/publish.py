@@ -111,7 +111,7 @@ def sentence(readme: str) -> str:
     text = (
         f"A pair of acquire and release on five servers costs your program {ours[6]} of CPU time:"
         f" {share(number(ours[6]) / number(theirs[6]))} of what redis-py's lock on one server costs"
-        f" ({theirs[6]}). A pair of either takes about the same time."
+        f" ({theirs[6]}). From beginning to end both take about the same time."
     )
     before, _, after = between(readme, "speed")
     return before + text + after

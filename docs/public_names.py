@@ -148,7 +148,7 @@ class PublicNames(Extension):  # type: ignore[misc]  # griffe is not there for m
 def first_heading(page: str) -> str:
     """Return the anchor of the first heading of a page."""
     with open(page, encoding="utf-8") as text:  # noqa: PTH123 - relative to mkdocs.yml
-        heading = next(line for line in text if line.startswith("# "))  # below a front matter
+        heading = next(line for line in text if line.startswith("# "))
         title = re.sub(r'<a id="[^"]*"></a>', "", heading)
         return str(slugify(title.lstrip("# ").strip(), "-"))
 

@@ -1,7 +1,7 @@
 """
 What happens in a program that loses its lock, with on_lost="cancel" and with "flag".
 
-This example starts masters of its own, because it kills them. The extra ``demo`` brings a
+This example starts masters of its own, because it kills them. The extra ``testing`` brings a
 server for that.
 
 docs/tutorial/losing-it.md explains it.

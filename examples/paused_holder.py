@@ -3,7 +3,7 @@ A holder is stopped past its ttl, and writes when it goes on. A fence refuses th
 
 This file runs in three processes: two acquire the lock, one after the other. The third one
 stops the first of them with SIGSTOP until the second has written. It starts masters of its
-own unless REDLOCK_MASTERS names some; the extra ``demo`` brings a server for that.
+own unless REDLOCK_MASTERS names some; the extra ``testing`` brings a server for it.
 
 docs/explanation/fencing.md explains it.
 """

@@ -425,10 +425,9 @@ def cluster_answers(
             [] if nodes else [place(*where)]
         ):
             said.failed(voter, reason)
-    named: list[object] = []
+    named: dict[str, object] = {}  # one that was asked at two addresses has one vote
     for each in lists:
-        owner = each.owner(slot)
-        named.append(owner)
+        named[each.by] = owner = each.owner(slot)
         if each.by in nodes:
             reason = "" if owner else f"names no owner of slot {slot}"
             said.on_answer(each.by, Statement(owner, reason, asked_at=0.0))
@@ -437,7 +436,7 @@ def cluster_answers(
         "" if current is None else current.host,
         0 if current is None else current.port,
         None if current is None else current.epoch,
-        complete=current is not None and named == [current] * len(nodes),
+        complete=current is not None and all(named.get(id_) == current for id_ in nodes),
         text=said.describe(current, 0.0),
         nodes=tuple([(node.host, node.port) for node in nodes.values() if node.host]),
         slot=slot,

@@ -95,7 +95,7 @@ class NodeList(NamedTuple):
         return None
 
 
-def place(host: str, port: int) -> str:
+def place(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -140,10 +140,9 @@ def locate(url: str) -> MasterUrl:
 
 def is_of_cluster(url: str) -> bool:
     """Return whether the scheme of *url* is one of a Redis Cluster."""
-    scheme, found, _ = url.partition("://")
-    return bool(found) and scheme.lower().removesuffix(BY_CLUSTER) in set(SCHEMES) - {
-        scheme.lower(), "unix",
-    }  # fmt: skip
+    scheme, found, _ = url.lower().partition("://")
+    base = scheme.removesuffix(BY_CLUSTER)
+    return bool(found) and base != scheme and base in SCHEMES and base != "unix"
 
 
 def locate_cluster(url: str) -> ClusterUrl:
@@ -230,7 +229,7 @@ def check(url: str, *, name: str) -> None:
 def _complaint(url: str) -> str | None:
     scheme, has_scheme, rest = url.partition("://")
     scheme = scheme.lower()
-    base = scheme.removesuffix(BY_SENTINELS).removesuffix(BY_CLUSTER)
+    base = _base(scheme)
     if not url:
         return "is empty; it must be a URL, such as redis://host:6379"
     if url != url.strip() or not url.isprintable():
@@ -246,6 +245,12 @@ def _complaint(url: str) -> str | None:
     if _SECOND.search(rest):
         return "holds two URLs; give a list with one URL for each master"
     return _of_rest(url, scheme, base, rest)
+
+
+def _base(scheme: str) -> str:
+    """Return *scheme* without its end, of which it has one at most."""
+    more = BY_CLUSTER if scheme.endswith(BY_CLUSTER) else BY_SENTINELS
+    return scheme.removesuffix(more)
 
 
 def _of_rest(url: str, scheme: str, base: str, rest: str) -> str | None:
@@ -362,7 +367,7 @@ def wrong_option(url: str, option: str | None) -> str:
     if option is None or option not in names or names & _PASSWORDS:
         return "has an option that is unknown, or has a value of another kind"
     scheme = url.partition("://")[0].lower()
-    base = scheme.removesuffix(BY_SENTINELS).removesuffix(BY_CLUSTER)
+    base = _base(scheme)
     if option.startswith("ssl") and SCHEMES[base] != "rediss":
         more = scheme.removeprefix(base)
         return f"has an option {option!r}, which is for rediss{more}:// URLs"

@@ -608,8 +608,7 @@ def _without_address(text: str) -> str:
     if calls := _CALL_FAILED.findall(text):
         reasons: dict[str, list[str]] = {}
         for number, host, port in calls:
-            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            reasons.setdefault(os.strerror(int(number)), []).append(place)
+            reasons.setdefault(os.strerror(int(number)), []).append(place(host, port))
         return "; ".join(f"{why} at {', '.join(where)}" for why, where in reasons.items())
     found = _CONNECTING.fullmatch(text)
     return found[1] if found else text

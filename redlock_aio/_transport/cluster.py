@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
 from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, Owner, place
 from redlock_aio._protocol.confirmation import Confirmation, Statement
+from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import (
@@ -35,6 +36,9 @@ _log = logging.getLogger("redlock_aio")
 
 NO_CLUSTER = "cluster support disabled"
 """What a server says that is no node of a Cluster."""
+
+APART = "knows no other node"
+"""What is said of the servers that were named, if they were never joined to one Cluster."""
 
 Places = dict[tuple[str, int], Poll]
 
@@ -157,6 +161,9 @@ class ClusterNodes:
         if known is None or known.asked_at <= asked_at:
             self._lists[found.by] = found
         self._take_members()
+        if not self.nodes:
+            self._failed(where, APART)
+            return
         if found.by in self.nodes:
             for route in self.routes:
                 route.learn(found)
@@ -265,6 +272,8 @@ class ClusterRoute(ConfirmedRoute):
         return await self._nodes.cluster.dial_to(host, port)
 
     def check(self, replies: Sequence[object]) -> None:
+        if isinstance(replies[0], NoReply):
+            raise ConnectionError(replies[0].detail)
         found = cluster_nodes.read_nodes(replies[0], 0.0, at="", prefers_names=False)
         owner = self._dialled
         if not isinstance(owner, Owner):

@@ -122,6 +122,7 @@ class Guard:
             key,
             clock=clock,
             quarantine=lambda: self.quarantine,
+            confirmed=lambda number: self._sentries[number].is_confirmed,
             on_restricted=self._restrict,
         )
         self.founding = False  # whether a new set is being marked
@@ -145,8 +146,17 @@ class Guard:
 
     @property
     def is_old(self) -> bool:
-        """Whether a master is known not to be new."""
-        return any(sentry.is_old for sentry in self._sentries)
+        """Whether a master is known not to be new, or all may have lost their markers."""
+        return any(sentry.is_old for sentry in self._sentries) or self._all_were_replicas
+
+    @property
+    def _all_were_replicas(self) -> bool:
+        # In a Cluster a promotion alone does not show that a master is old: it may have happened
+        # before this library came. But where no owner of a slot was a primary from the beginning,
+        # their failovers may have lost each marker, and locks with it. With one master, one does.
+        return all(
+            s.state is not None and s.info.of_slot and s.info.promoted for s in self._sentries
+        )
 
     def _restrict(self, numbers: Collection[int]) -> None:
         for number in numbers:
@@ -265,6 +275,7 @@ class Sentry:
         self._number = number
         self._on_push = on_push
         self._changed = changed
+        self._route = route
         self._identified = route.identified
         self._outlives = route.outlives
         self._tag = route.tag
@@ -292,6 +303,11 @@ class Sentry:
 
     def __repr__(self) -> str:
         return f"<Sentry {self._number}, {self.state.name if self.state else 'AWAY'}>"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether commands of locks may be sent to the connected server."""
+        return self._route.is_confirmed
 
     @property
     def quarantine(self) -> float:
@@ -361,7 +377,7 @@ class Sentry:
         self._rereads = 0
         self.settled = False
         try:
-            self.unmarked = marker_of(found) is None
+            self.unmarked = marker_of(found, self._tag) is None
             sets, number = self._guard.sets, self._number
             # The marker was read before the set is declared. Another program may change it in
             # between; that push reaches `on_push`, because `attach` came before the read.
@@ -431,7 +447,7 @@ class Sentry:
         self._flushed = False  # before the read is sent: a push behind it must not be lost
         info, _, marker = connection.ask(commands.INFO, commands.CACHING, self._reading)
         now = await examined(await info.reply, connection, self._identified)
-        found = carried(marker_of(await marker.reply), self._outlives)
+        found = carried(marker_of(await marker.reply, self._tag), self._outlives)
         if self._connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
@@ -464,7 +480,7 @@ class Sentry:
 
     async def _judge(self, info: ServerInfo, found: object) -> None:
         """Judge by *info* and the marker that was *found*, write one if due, set the state."""
-        marker = carried(marker_of(found), self._outlives)
+        marker = carried(marker_of(found, self._tag), self._outlives)
         self.info = info
         now = self._guard.clock()
         self._ahead = None if info.time is None else info.time - round(now * 1_000_000)
@@ -479,9 +495,9 @@ class Sentry:
             if asked is None:
                 break
             written, found = await asked.written.reply, await asked.found.reply
-            marker = carried(marker_of(found), self._outlives)
+            marker = carried(marker_of(found, self._tag), self._outlives)
             if isinstance(written, Exception) and replies.is_forbidden(written):
-                raise forbidden(written)
+                raise forbidden(written, self._tag)
             longest = marker is not None and marker.quarantine_ms >= in_marker(self.quarantine)
             if marker == verdict.write and not verdict.careful and longest:
                 break  # equal to the written marker: no other program knows more
@@ -622,7 +638,7 @@ class Sentry:
         """Judge a proof by the marker alone: end the connection if it has changed."""
         [reply] = replies_
         try:
-            found = carried(marker_of(reply), self._outlives)
+            found = carried(marker_of(reply, self._tag), self._outlives)
         except (ConnectionError, MasterError):
             return self._distrust()
         marker = self._marker
@@ -685,13 +701,13 @@ class Sentry:
         self.state = None
 
 
-def marker_of(reply: object) -> Marker | None:
+def marker_of(reply: object, tag: bytes) -> Marker | None:
     """Return the marker in the *reply*, ``None`` if there is none; raise if it is no answer."""
     if isinstance(reply, NoReply):
         raise ConnectionError(reply.detail)
     if isinstance(reply, Exception):
         if str(reply).startswith("NOPERM"):
-            raise forbidden(reply)
+            raise forbidden(reply, tag)
         raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
     return read_marker(reply)
 
@@ -721,9 +737,10 @@ def must_carry(marker: Marker | None, quarantine: float, error: Exception) -> No
         raise MasterError(NoVoteCause.SERVER_ERROR, text)
 
 
-def forbidden(error: Exception) -> MasterError:
+def forbidden(error: Exception, tag: bytes) -> MasterError:
+    key = (commands.MARKER + tag).decode()
     return MasterError(
         NoVoteCause.FORBIDDEN,
-        f"the restart guard must GETRANGE and SET the key {commands.MARKER.decode()}, or be off"
+        f"the restart guard must GETRANGE and SET the key {key}, or be off"
         f' (restart_guard="off"): {error}',
     )

@@ -74,6 +74,9 @@ class DeclaredSets:
 
         quarantine: Returns the longest quarantine, in seconds.
 
+        confirmed: Returns whether the server at which the master with this number is connected
+            may get commands of locks, see `Route.is_confirmed`.
+
         on_restricted: Called with the numbers of the masters that lose their votes.
     """
 
@@ -84,12 +87,14 @@ class DeclaredSets:
         *,
         clock: Callable[[], float],
         quarantine: Callable[[], float],
+        confirmed: Callable[[int], bool],
         on_restricted: Callable[[Collection[int]], None],
     ) -> None:
         self.reading = commands.declare(key)
         self._key = key
         self._clock = clock
         self._quarantine = quarantine
+        self._confirmed = confirmed
         self._on_restricted = on_restricted
         self._places = [Place(address) for address in addresses]
         self._names = membership.names_of(self._places)
@@ -103,6 +108,10 @@ class DeclaredSets:
         # The servers that have gone, with the instant of that. They are written for one more
         # quarantine, with their age, because leases that they granted may be valid.
         self._left: dict[Place, float] = {}
+        # The same for servers that are connected, but not confirmed any more. One that was replaced
+        # may answer this program for ever; otherwise its line would keep the vote from the new one
+        # in all programs, because of this one, which can't get a lock itself.
+        self._lapsed: dict[Place, float] = {}
         # The connections on which this program has sent its lines, with the instant of the last
         # time: the masters that may vote, as far as the sets are concerned.
         self._links: dict[int, tuple[Connection, float]] = {}
@@ -298,9 +307,23 @@ class DeclaredSets:
         self._left = {
             place: at for place, at in self._left.items() if now < at + self._quarantine()
         }
-        ago = {place: int((now - at) * 1000) for place, at in self._left.items()}
-        ago |= dict.fromkeys(membership.other_names(self._places, self._known), 0)
-        ago |= {place: 0 for place in self._places if place.run_id}
+        used = [
+            place if self._confirmed(number) else Place(place.address)
+            for number, place in enumerate(self._places)
+        ]
+        self._lapsed = {
+            place: self._lapsed.get(place, now)
+            for place in self._places
+            if place.run_id and place not in used
+        }
+        over = {
+            place: at
+            for place, at in (self._left | self._lapsed).items()
+            if now < at + self._quarantine()
+        }
+        ago = {place: int((now - at) * 1000) for place, at in over.items()}
+        ago |= dict.fromkeys(membership.other_names(used, self._known), 0)
+        ago |= {place: 0 for place in used if place.run_id}
         for place, ms in ago.items():
             # Behind the server that stood first at the address, or not at all: on a master
             # that has forgotten that one, this one would come first.

@@ -110,7 +110,7 @@ class Redlock(OnlyForThreads):
                 **unknown,
             )
         )
-        self._masters = len(masters) if isinstance(masters, list) else 1
+        self._masters = len(self._opener.redlock.statistics().masters)
 
     @classmethod
     def of_cluster(

@@ -132,6 +132,12 @@ def test_what_only_the_site_understands_is_seen(text: str) -> None:
 
 
 @BY_NAME
+def test_a_page_begins_with_its_title(name: str) -> None:
+    """Options of the site would be shown above it; docs/hooks.py sets them instead."""
+    assert PAGES[name].read_text().startswith("# ")
+
+
+@BY_NAME
 def test_every_picture_is_there_and_has_words(name: str) -> None:
     for source, words in rendered(name).pictures:
         if not source.startswith("https://"):

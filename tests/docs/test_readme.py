@@ -167,8 +167,8 @@ def test_its_sentence_about_speed_is_what_was_measured(readme: str, root: Path) 
     ours, theirs = measured["redlock_aio on five"], measured["redis-py's Lock on one"]
     assert between(readme, "speed") == (
         f"A pair of acquire and release on five servers costs your program {ours[6]} of CPU time:"
-        f" a sixth of what redis-py's lock on one server costs ({theirs[6]}). A pair of either"
-        " takes about the same time."
+        f" a sixth of what redis-py's lock on one server costs ({theirs[6]}). From beginning to"
+        " end both take about the same time."
     )
     (our_cpu, our_time), (their_cpu, their_time) = (
         [float(row[column].split()[0].replace(",", "")) for column in (6, 3)]

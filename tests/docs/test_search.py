@@ -47,6 +47,39 @@ PAGE = """<!doctype html><title>search</title><script>
 })();
 </script>"""
 
+AS_THEY_COME = {
+    "RedlockError: 'a' would never be free: this task itself holds 'a'; reentrant=True acquires it"
+    " again, or set wait= if another task will release it [own-lock]": "acquire.html#own-lock",
+    "QuorumUnavailableError: too few masters answered in 0 ms (localhost:6379: unreachable,"
+    " Connection refused at 127.0.0.1:6379) [too-few-masters]": "acquire.html#too-few-masters",
+    "localhost:6379: unreachable, Connection refused at 127.0.0.1:6379": (
+        "votes.html#connection-refused"
+    ),
+    "ValueError: masters[0] must be a redis://, rediss://, valkey://, valkeys://, unix://,"
+    " redis+sentinel:// or rediss+sentinel:// URL, or one redis+cluster:// URL alone, not a text"
+    " without '://'": "used-wrongly.html#url-scheme",
+    "ValueError: ttl must be at least 50 ms, not 10 ms; times are milliseconds: ten seconds are"
+    " ttl=10_000": "used-wrongly.html#times-are-milliseconds",
+    "TypeError: ttl must be an int (milliseconds) or a timedelta, not float": (
+        "used-wrongly.html#whole-milliseconds"
+    ),
+    "TypeError: lock() has no option 'timeout'; use ttl= (after how long without an extension the"
+    " lock ends), in ms, or wait= (for how long to wait for the lock), in ms": (
+        "used-wrongly.html#no-option"
+    ),
+    "TypeError: 'with' can't enter a Lock: use 'async with', or redlock_aio.sync.Redlock for"
+    " threads": "used-wrongly.html#use-async-with",
+    "TypeError: a Lock can't be awaited: use 'async with lock as lease', or 'await"
+    " lock.acquire()'": "used-wrongly.html#use-async-with",
+    "RuntimeWarning: coroutine 'Redlock.is_locked' was never awaited": (
+        "used-wrongly.html#never-awaited"
+    ),
+    "redlock: the package 'typer' is missing: pip install '.[cli]' in the clone of redlock_aio": (
+        "used-wrongly.html#package-is-missing"
+    ),
+}
+"""The first mistakes of a newcomer, who copies the last line of the output into the search."""
+
 COMMON = {
     "must-be", "plain-function", "drift-factor", "metadata", "resource-label", "not-a-master",
     "malformed-reply", "waiting-for-a-majority",  # "must", "not", "a" and "the" are everywhere
@@ -127,10 +160,11 @@ def search(site: Path, queries: list[str], profile: Path) -> list[str | None]:
 @pytest.mark.timeout(2 * PATIENCE)
 def test_the_search_finds_each_message_first(site: Path, tmp_path: Path) -> None:
     entries = [entry for entry in ENTRIES if entry.word not in COMMON]
-    queries = ["too few masters answered", "never awaited", *map(query, entries)]
+    queries = ["too few masters answered", "never awaited", *AS_THEY_COME, *map(query, entries)]
     wanted = [
         "troubleshooting/acquire.html#too-few-masters",
         "troubleshooting/used-wrongly.html#never-awaited",
+        *(f"troubleshooting/{place}" for place in AS_THEY_COME.values()),
         *(f"troubleshooting/{entry.page}.html#{entry.word}" for entry in entries),
     ]
     found = search(site, queries, tmp_path)

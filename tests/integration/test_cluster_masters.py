@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from evidence.clusters import Cluster, slot_of
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Vote,
+)
 from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._protocol.tags import default_tags
 from redlock_aio._rules import timing
@@ -247,6 +253,22 @@ async def test_a_failover_that_loses_a_grant_has_one_holder(fresh: Cluster) -> N
         assert not lease.valid
         assert Answer.QUARANTINED in refused
         await lease_of_other.release()
+
+
+async def test_a_failover_that_loses_the_marker_too_makes_no_new_set(fresh: Cluster) -> None:
+    """Nobody who saw the old owner is left when a new program comes."""
+    site, long = fresh, 20_000
+    async with program(site, max_ttl=long) as one:
+        assert (await one.lock("r", ttl=long).acquire()).export()  # it is valid until the end
+    old = site.owner(SLOT)
+    site.lose(old)
+    old.kill()
+    new = await told(site.wait_for_promotion, old, SLOT)
+    assert new.call("DBSIZE") == 0
+    settings: dict[str, Any] = {"max_ttl": long, "key_prefix": "1:", "master_timeout": TIMEOUT}
+    async with Redlock.of_cluster(new.url, masters=1, **settings) as late:
+        assert await late.lock("r", ttl=1_000, wait=3_000).try_acquire() is None
+        assert "may have forgotten locks" in reasons(late)[0]
 
 
 async def test_a_killed_primary_is_replaced(site: Cluster) -> None:

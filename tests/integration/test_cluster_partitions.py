@@ -147,10 +147,10 @@ async def test_an_old_primary_with_a_program_on_its_side(
         await asyncio.sleep(0.5)
         old = site.owner(SLOT)
         others = [node for node in NODES if node != old.name]
-        cut = now()
         DIRECTIONS[direction](network, [old.name], others)
         network.separate(["w0"], others)
         network.separate(["w1"], [old.name])
+        cut = now()
         away = [node for node in site.running if node is not old]
         await until(lambda: site.owner(SLOT, away[0]) is not old)
         switched = now()
@@ -170,8 +170,8 @@ async def test_a_program_that_reaches_half_of_the_nodes_gets_no_lock(
         await asyncio.sleep(0.5)
         owner = site.owner(SLOT).name
         away = [node for node in NODES if node != owner][:3]
-        cut = now()
         network.separate(["w0"], away)
+        cut = now()
         await asyncio.sleep(CONFIRMED_FOR + 2)
         assert one.count(cut + CONFIRMED_FOR + 0.1) == 0
         assert "3 of 6 nodes confirm" in one.reason
@@ -188,8 +188,8 @@ async def test_a_program_that_does_not_reach_the_owner_gets_no_lock(
 ) -> None:
     async with both(network, site) as (one, other):
         await asyncio.sleep(0.5)
-        cut = now()
         network.separate(["w0"], [site.owner(SLOT).name])
+        cut = now()
         await asyncio.sleep(4)
         assert one.count(cut + 2.5) == 0
         assert other.count(cut + 2.5) > 0

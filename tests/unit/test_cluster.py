@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock, Retry, Vote
+from redlock_aio import (
+    Answer,
+    LockLostError,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Retry,
+    Vote,
+)
 from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._protocol.tags import PLACEHOLDER
@@ -359,6 +367,25 @@ async def test_a_slot_that_another_node_has_got_is_quarantined_there(*, marked: 
         assert await voting(redlock) == [True] * 3
 
 
+@pytest.mark.parametrize("masters", [1, 3])
+async def test_a_new_program_does_not_take_promoted_replicas_for_a_new_set(masters: int) -> None:
+    """They were not in sync, so the markers are gone with the locks; nobody is left who knows."""
+    site = FakeSite()
+    async with manager(site.link("b"), masters=masters) as redlock:
+        exported = (await redlock.lock("r", ttl=MAX_TTL).acquire()).export()
+    for number, host in enumerate("rst"):
+        site.promote(host, number)
+        site[host]._keys.clear()
+    began = now()
+    async with manager(site.link("t"), masters=masters) as late:
+        lease = await late.lock("r", wait=10_000, ttl=1_000).acquire()
+        assert now() > began + QUARANTINE
+        await lease.release()
+        with pytest.raises(LockLostError):
+            await late.adopt(exported)
+        assert await voting(late) == [True] * masters
+
+
 async def test_another_node_at_the_address_of_the_owner_gets_no_vote(site: FakeSite) -> None:
     """Of another Cluster, where it owns the same slot."""
     cluster = site.link("b")
@@ -388,6 +415,16 @@ async def test_moved_ends_the_connection_and_asks_all_nodes_at_once(site: FakeSi
         assert "may lack locks" in reason(redlock, 0)
 
 
+async def test_an_owner_that_is_no_owner_any_more_says_so(site: FakeSite) -> None:
+    """Its slot moves between the confirmation and its examination."""
+    async with manager(site.link("b")) as redlock:
+        site.promote("r", 0, told="r")
+        site["a"].view[0] = ("r", 7)
+        await attempt(redlock)
+        await asyncio.sleep(SOON)
+        assert reason(redlock, 0).startswith("MOVED ")
+
+
 async def test_a_release_follows_the_slot(site: FakeSite) -> None:
     async with manager(site.link("b")) as redlock:
         lease = await redlock.lock("r", ttl=2_000).acquire()
@@ -412,6 +449,29 @@ async def test_while_a_slot_moves_or_the_cluster_is_down_there_is_no_vote(
         site["a"].error = ""
         assert len(cluster.dialled) == dialled  # ASK is never followed
         assert all(vote.answer is Answer.GRANTED for vote in await attempt(redlock))
+
+
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("seed", ["a", "b"])
+async def test_a_program_that_reaches_half_of_the_nodes_takes_no_vote_from_others(
+    site: FakeSite, seed: str
+) -> None:
+    """It is connected to a primary that does not know, and never will, that it was replaced."""
+    cluster = site.link(seed)
+    async with manager(site.link()) as redlock, manager(cluster) as other:
+        await attempt(other)
+        for host in "rst":
+            cluster[host].cut()
+        await asyncio.sleep(CONFIRMED_FOR + 1)
+        site.promote("r", 0, told="bcrst")
+        await asyncio.sleep(3 * QUARANTINE)
+        assert await voting(redlock) == [True] * 3
+        assert await voting(other) == [False] * 3
+        assert "of 6 nodes confirm" in reason(other, 0)
+        for host in "rst":
+            cluster[host].mend()
+        await asyncio.sleep(5)
+        assert await voting(other) == [True] * 3
 
 
 # Nodes that come and go.
@@ -526,6 +586,30 @@ async def test_no_permission_to_read_the_settings_costs_nothing(
     async with manager(site.link()) as redlock:
         assert await voting(redlock) == [True] * 3
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+async def test_nodes_that_were_never_joined_are_told(site: FakeSite) -> None:
+    for host in "abc":
+        site[host].known, site[host].view = [host], {}
+    async with manager(site.link("a", "b", "c")) as redlock:
+        for _ in range(2):
+            error = await kit.refused(redlock, "r", wait=0)
+            assert "c:7000 (knows no other node)" in str(error)
+            assert "not asked yet" not in str(error)
+            await asyncio.sleep(3)
+        for host in "abc":
+            site[host].known = list("abc")
+            site[host].view = {number: (owner, 1) for number, owner in enumerate("abc")}
+        await asyncio.sleep(QUARANTINE + 20)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_a_forbidden_marker_is_named_with_its_tag(site: FakeSite) -> None:
+    for node in site.nodes.values():
+        node.forbid.add("GETRANGE")
+    async with manager(site.link()) as redlock:
+        error = await kit.refused(redlock, "r")
+        assert "must GETRANGE and SET the key redlock_aio:marker{0001}, or be off" in str(error)
 
 
 class Plain(FakeMaster):

@@ -402,6 +402,30 @@ async def test_a_waiter_looks_for_a_permit_that_those_before_it_can_not_have(
     assert one.codes(enter(A2, one.now, 0, permits=TWO)) == [5]
 
 
+class Counting(One):
+    """Counts the commands that its scripts execute."""
+
+    executed = 0
+
+    def _called(self, name: bytes, *arguments: bytes) -> object:
+        self.executed += 1
+        return super()._called(name, *arguments)
+
+
+async def test_many_that_know_fewer_permits_make_no_request_expensive() -> None:
+    """The oldest looks at each permit, and only where one is free who else could have it."""
+    one, many, two = Counting(), Permits(API, 300), Permits(API, 2)
+    one.take_all(many)
+    for number in range(40):
+        enter_small = enter(b"a/%dp2" % number, one.now, number % 2, permits=two)
+        assert one.codes(enter_small)[0] in {1, 2}
+    last = enter(b"b/1p300", one.now + 1, 0, permits=many)
+    one.codes(last)
+    one.executed = 0
+    assert one.codes(last) == [2]
+    assert many.number < one.executed < 2 * many.number
+
+
 # Keys of other programs, and masters without memory
 
 

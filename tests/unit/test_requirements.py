@@ -302,6 +302,12 @@ def test_what_nodes_agree_on() -> None:
     assert (said.host, said.epoch, said.complete) == ("two.example", 8, True)
     assert sorted(said.slots.values()) == [((0, 5460),), ((5461, 16383),)]
     assert said.slot == 13651
+    # Its name, as the user wrote it, leads to a node that the list has by its address.
+    del replies["seed", 7000]
+    replies |= {("10.0.0.1", 7000): listed(0), ("one.example", 7000): listed(0)}
+    assert requirements.cluster_answers("{8239}", replies).complete
+    replies["10.0.0.3", 7000] = "no answer"
+    assert not requirements.cluster_answers("{8239}", replies).complete
 
 
 def test_nodes_that_answer_nothing_of_use() -> None:

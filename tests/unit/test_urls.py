@@ -156,6 +156,8 @@ def test_no_piece_of_a_password_is_shown_wherever_it_is_in_the_url(url: str, pas
         "redis+sentinel://s1:ZqxKJ,s2/mine",
         "redis+sentinel://:redis+sentinel://ZqxKJ@s1/mine",
         "unix+sentinel://ZqxKJ/mine",
+        "redis+cluster+sentinel://ZqxKJ/mine",
+        "redis+sentinel+cluster://ZqxKJ/mine",
         "Zqx+sentinel://s1/mine",
     ],
 )

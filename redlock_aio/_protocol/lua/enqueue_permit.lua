@@ -44,10 +44,12 @@ if not alone then
       local names, lines = unnumbered(lock), unnumbered(queue)
       for other = 0, permits - 1 do
         local name, line = names .. other, lines .. other
-        local _, wanted_by = oldest(index, lock, queue, ms, other)
-        if wanted_by == member and not get(name) and clean(line, ms) then
-          move(name, line, index, number, member, since, ms)
-          return {5, other, now, shown, 0}
+        if not get(name) and clean(line, ms) then -- rarely: it is the cheaper question
+          local _, wanted_by = oldest(index, lock, queue, ms, other)
+          if wanted_by == member then
+            move(name, line, index, number, member, since, ms)
+            return {5, other, now, shown, 0}
+          end
         end
       end
     end

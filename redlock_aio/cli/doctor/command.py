@@ -76,7 +76,7 @@ async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
             fair=fair,
             shared=shared,
             semaphores=semaphores,
-            cluster=frame.each_master != frame.masters,
+            cluster=any(requirements.parse_url(url).tag for url in frame.each_master),
         ),
         patience=timeout / 1000,
     )

@@ -151,6 +151,13 @@ def test_a_manager_that_was_never_used_has_no_thread(masters: list[FakeMaster]) 
     assert portals() == before
 
 
+@pytest.mark.parametrize("cluster", ["redis+cluster://h", ["redis+cluster://h"]])
+def test_the_masters_of_a_cluster_are_counted(cluster: "str | list[str]") -> None:
+    text = "<Redlock 3 masters, not used yet, in a thread of its own>"
+    assert repr(Redlock(cluster)) == text
+    assert repr(Redlock.of_cluster("redis://h")) == text
+
+
 def test_a_lease_that_has_ended_is_not_watched_any_more(redlock: Redlock) -> None:
     """Its watch would be a task for each lease, and tell *on_lost* of a lock that was given up."""
     losses: list[LockLostError] = []
