@@ -55,6 +55,9 @@ AS_THEY_COME = {
     "localhost:6379: unreachable, Connection refused at 127.0.0.1:6379": (
         "votes.html#connection-refused"
     ),
+    "'invoice:42': waiting for a majority of the masters": "votes.html#waiting-for-a-majority",
+    "'invoice:42': waiting for a majority of the masters (localhost:6379: unreachable, Connection"
+    " refused at 127.0.0.1:6379)": "votes.html#waiting-for-a-majority",
     "ValueError: masters[0] must be a redis://, rediss://, valkey://, valkeys://, unix://,"
     " redis+sentinel:// or rediss+sentinel:// URL, or one redis+cluster:// URL alone, not a text"
     " without '://'": "used-wrongly.html#url-scheme",
@@ -82,7 +85,7 @@ AS_THEY_COME = {
 
 COMMON = {
     "must-be", "plain-function", "drift-factor", "metadata", "resource-label", "not-a-master",
-    "malformed-reply", "waiting-for-a-majority",  # "must", "not", "a" and "the" are everywhere
+    "malformed-reply",  # "must", "not" and "a" are everywhere
     "lock-lost", "granted", "held-by-another", "not-used-yet",
     "no-answer", "masters-cant-run",  # these words begin other messages, or are the title of a page
 }  # fmt: skip

@@ -402,6 +402,18 @@ async def test_a_waiter_looks_for_a_permit_that_those_before_it_can_not_have(
     assert one.codes(enter(A2, one.now, 0, permits=TWO)) == [5]
 
 
+async def test_a_waiter_is_found_behind_many_that_can_not_have_the_permit(one: One) -> None:
+    many, fewer = Permits(API, 200), Permits(API, 150)
+    one.take_all(many)
+    for number in range(120):
+        one.codes(enter(b"a/%dp150" % number, one.now, number, permits=fewer))
+    last = enter(b"b/1p200", one.now + 1, 140, permits=many)
+    one.codes(last)
+    one.delete(permit(180, many).decode())
+    assert one.took(take(b"x", permits=many))[0] == 1, "it comes after those that wait"
+    assert one.codes(last) == [5]
+
+
 class Counting(One):
     """Counts the commands that its scripts execute."""
 

@@ -84,8 +84,8 @@ end
 -- Returns the member that has waited in vain for longest, of those that can take the permit with a
 -- number: the number of the permit for which it waits, the member, and its place; nil if there is none.
 local function oldest(index, lock, queue, ms, number)
-  local rank, where, best, since = 0, nil, nil, math.huge
-  for _ = 1, 100 do
+  local rank, changed, where, best, since = 0, 0, nil, nil, math.huge
+  while changed < 100 do
     local entry = redis.call("ZRANGE", index, rank, rank, "WITHSCORES")
     local from = entry[1]
     if not from then
@@ -95,6 +95,7 @@ local function oldest(index, lock, queue, ms, number)
     local member, place = in_vain(its, line, ms)
     if place ~= tonumber(entry[2]) then
       note(index, from, place) -- that of a dead member, which is removed, or replaced by a later one
+      changed = changed + 1
     else
       local next_entries_are_later = can_take(member, number)
       if not next_entries_are_later then
