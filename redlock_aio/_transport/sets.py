@@ -316,12 +316,12 @@ class DeclaredSets:
             for place in self._places
             if place.run_id and place not in used
         }
-        over = {
-            place: at
-            for place, at in (self._left | self._lapsed).items()
+        ago = {place: int((now - at) * 1000) for place, at in self._left.items()}
+        ago |= {
+            place: int((now - at) * 1000)
+            for place, at in self._lapsed.items()
             if now < at + self._quarantine()
         }
-        ago = {place: int((now - at) * 1000) for place, at in over.items()}
         ago |= dict.fromkeys(membership.other_names(used, self._known), 0)
         ago |= {place: 0 for place in used if place.run_id}
         for place, ms in ago.items():
