@@ -53,8 +53,9 @@ CHANNEL = b"redlock_aio:wake:"
 """
 The prefix of the channels on which the next member of a fair queue is woken.
 
-A Cluster passes a message to all of its nodes. So the channels of its masters have a tag
-behind this, and each is subscribed to at the node of this master alone.
+A Cluster passes a message of PUBLISH to all of its nodes. So the channels of its masters have a
+tag behind this, and each is subscribed to at the node of this master alone. Where SPUBLISH is
+known, the message stays there too (`publish.lua`).
 """
 
 _BULK = b"$%d\r\n%b\r\n"
@@ -177,14 +178,25 @@ def mark(value: bytes, *, over: bytes, marker: bytes = MARKER) -> bytes:
     return pack(b"EVALSHA", MARK.sha, b"1", marker, value, over, last)
 
 
+def is_sharded(key: bytes) -> bool:
+    """Return whether *key* belongs to a slot of a Cluster, and so do its channels."""
+    return PLACEHOLDER in key
+
+
 def channels(key: bytes) -> bytes:
     """Return the prefix of the channels for waiters for *key*."""
-    return CHANNEL + PLACEHOLDER if PLACEHOLDER in key else CHANNEL
+    return CHANNEL + PLACEHOLDER if is_sharded(key) else CHANNEL
 
 
-def subscription(client: bytes, *, begins: bool, key: bytes = b"") -> bytes:
-    """Return the command for the channel of *client*, for locks whose keys begin with *key*."""
-    return pack(b"SUBSCRIBE" if begins else b"UNSUBSCRIBE", channels(key) + client)
+def subscription(client: bytes, *, begins: bool, key: bytes = b"", sharded: bool = False) -> bytes:
+    """
+    Return the command for the channel of *client*, for locks whose keys begin with *key*.
+
+    Args:
+        sharded: Whether messages come by SPUBLISH; otherwise by PUBLISH.
+    """
+    verb = b"SUBSCRIBE" if begins else b"UNSUBSCRIBE"
+    return pack(b"S" + verb if sharded else verb, channels(key) + client)
 
 
 PERMIT = b"redlock_aio:permit:"

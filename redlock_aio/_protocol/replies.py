@@ -38,9 +38,14 @@ def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:
     return reply if all(isinstance(value, bytes | None) for value in reply) else None
 
 
-def is_confirmation(push: object) -> bool:
-    kinds = (b"subscribe", b"unsubscribe")
-    return isinstance(push, list) and len(push) == 3 and push[0] in kinds
+_CONFIRMATIONS = (b"subscribe", b"unsubscribe", b"ssubscribe", b"sunsubscribe")
+
+
+def confirmation(push: object) -> bytes:
+    """Return the kind of a *push* that says that a subscription began or ended, or nothing."""
+    if isinstance(push, list) and len(push) == 3 and push[0] in _CONFIRMATIONS:
+        return bytes(push[0])
+    return b""
 
 
 EVERYTHING_CHANGED = [b"invalidate", None]
@@ -157,9 +162,9 @@ def restored(push: object, tag: bytes) -> object:
     match push:
         case [b"invalidate", list(keys)]:
             return [push[0], [_restored(key, tag) for key in keys]]
-        case [b"message", channel, bytes(data)]:
+        case [b"message" | b"smessage", channel, bytes(data)]:
             # A member of a queue, which has no braces, and behind it the key of a permit.
-            return [push[0], channel, _restored(data, tag)]
+            return [b"message", channel, _restored(data, tag)]
     return push
 
 

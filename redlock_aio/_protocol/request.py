@@ -122,6 +122,23 @@ class Request(Sender):
 
 
 class Subscription(Request):
-    """A request that is answered by a push, or by an error in the place of a reply."""
+    """
+    A request that is answered by a push, or by an error in the place of a reply.
 
-    __slots__ = ()
+    Args:
+        other: What is sent to a master that does not know the command, or forbids it.
+    """
+
+    __slots__ = ("_other",)
+
+    def __init__(self, payload: bytes, other: bytes = b"") -> None:
+        super().__init__(payload)
+        self._other = other
+
+    def is_confirmed_by(self, kind: bytes) -> bool:
+        """Return whether a push of this *kind* takes the place of the reply."""
+        # Not any kind: a node of a Cluster sends "sunsubscribe" by itself when a slot moves away.
+        return b"\r\n%b\r\n" % kind.upper() in self.payload
+
+    def instead(self, _master: int) -> Sender | None:
+        return Subscription(self._other) if self._other else None

@@ -335,9 +335,14 @@ class Connection(asyncio.Protocol):
         # SUBSCRIBE has no reply of its own: the server confirms it by a push, at the place of
         # the reply. Any other push may come before the reply to any command.
         pending = self._pending
-        if not replies.is_confirmation(push):
+        kind = replies.confirmation(push)
+        if not kind:
             self._on_push(self._number, push)
-        elif pending and isinstance(pending[0], Subscription):
+        elif (
+            pending
+            and isinstance(first := pending[0], Subscription)
+            and first.is_confirmed_by(kind)
+        ):
             pending.popleft().on_reply(self._number, push)
 
     def _take_error(self, reply: Exception) -> None:

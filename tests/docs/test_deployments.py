@@ -187,7 +187,8 @@ def test_the_files_are_mounted_where_the_server_looks_for_them() -> None:
 
 def test_the_user_has_the_documented_permissions(root: Path) -> None:
     page = (root / "docs/reference/acl.md").read_text()
-    *_, most = re.findall(r"^ACL SETUSER redlock (.*)$", page, re.MULTILINE)
+    block = page.partition("<!-- acl:begin -->")[2].partition("<!-- acl:end -->")[0]
+    *_, most = re.findall(r"^ACL SETUSER redlock (.*)$", block, re.MULTILINE)
     default, user, *more = USERS.splitlines()
     assert user == f"user redlock {most.replace('~KEYS', '~lock:*')} +delifeq"
     assert default == "user default on nopass resetkeys resetchannels -@all +ping"

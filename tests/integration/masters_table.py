@@ -1,7 +1,7 @@
 """
 The table of docs/reference/masters.md: what works on which version of a server.
 
-``python -m tests.integration.masters_table`` tries everything and writes the table;
+``PYTHONPATH=benchmarks python -m tests.integration.masters_table`` tries all and writes the table;
 `versions` downloads the servers before. The full run of the tests compares each cell.
 """
 

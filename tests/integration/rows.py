@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence.clusters import Cluster, why_no_cluster
+from evidence.servers import Place
 from redis.asyncio import Redis
 from redis.credentials import CredentialProvider
 
@@ -285,6 +287,33 @@ async def failed_over(binary: str) -> str:
     return YES
 
 
+async def of_cluster(binary: str) -> str:
+    """Hand a fair and fenced lock over, and a permit, on three primaries of one Cluster."""
+    if why_no_cluster(binary):
+        return "not tried"  # `evidence.clusters` makes none of such servers
+    with Cluster(Place(binary, Path()), replicas=False) as site:
+        options: dict[str, Any] = {"masters": 3, "fencing": True}
+        async with (
+            Redlock.of_cluster(site.url, **options) as one,
+            Redlock.of_cluster(site.url, **options) as other,
+        ):
+            await until(lambda: up(one) == up(other) == 3, within=30)
+            async with one.lock("r", fair=True) as first:
+                waiter = asyncio.create_task(other.lock("r", fair=True, wait=20_000).acquire())
+                await asyncio.sleep(0.3)
+                assert (await one.inspect("r")).waiters == 1
+            second = await asyncio.wait_for(waiter, LONG)
+            assert (second.fencing_token or 0) > (first.fencing_token or 0)
+            await second.release()
+            async with one.semaphore("p", permits=2), contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(one.semaphore("p", permits=2))
+                waiter = asyncio.create_task(other.semaphore("p", permits=2).acquire())
+                await asyncio.sleep(0.3)
+                await stack.aclose()
+                await (await asyncio.wait_for(waiter, LONG)).release()
+    return YES
+
+
 ROWS: dict[str, Row] = {
     "a lock: acquired, extended, restored, refused, released": feature(features.works),
     "several resources at once": feature(features.several_works),
@@ -305,5 +334,6 @@ ROWS: dict[str, Row] = {
     "mutual TLS": by_mutual_tls,
     "a failover by Sentinel": failed_over,
     "a node of a Redis Cluster": clustered,
+    "three primaries of [a Cluster](../how-to/cluster.md) as the masters": of_cluster,
 }
 """The rows of the table, in their order."""

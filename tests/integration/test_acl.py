@@ -1,6 +1,7 @@
 """The fewest permissions with which each feature works, found by leaving one out at a time."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from evidence.clusters import Cluster
 
 from redlock_aio import (
     Answer,
@@ -21,6 +23,7 @@ from redlock_aio import (
 )
 from redlock_aio.testing import EmbeddedMaster
 
+from .clusters import cluster
 from .features import (
     COUNTERS,
     ENOUGH,
@@ -339,3 +342,122 @@ def test_the_documentation_lists_the_same_permissions() -> None:
     for others in (SHARED, SEMAPHORES):
         more = " ".join(f"+{command}" for command in others)
         assert f"| `{more}`, to the third set |" in text.partition("## What can be added")[2]
+
+
+# On a Redis Cluster.
+
+SHARDED = ("spublish", "ssubscribe", "sunsubscribe")
+"""Commands without which a message that wakes a waiter goes through all nodes."""
+
+
+def rules_of_clusters() -> list[list[str]]:
+    """Return what the documentation lists for the nodes of a Cluster, for plain and fair locks."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "acl.md").read_text()
+    block = text.partition("<!-- acl:cluster:begin -->")[2].partition("<!-- acl:cluster:end -->")[0]
+    lines = [line.split() for line in block.splitlines() if line.startswith("ACL SETUSER redlock ")]
+    return [line[3:] for line in lines]
+
+
+def test_the_documentation_lists_the_permissions_on_a_cluster() -> None:
+    start = ["on", ">PASSWORD", "resetkeys", "~{????}KEYS", "resetchannels"]
+    wanted = []
+    for fair, more in ((False, ()), (True, SHARDED)):
+        needed = requirements.permissions(fencing=True, fair=fair, cluster=True)
+        # The guard's marker of each master ends in its tag.
+        own = [f"~{key}".replace("marker*", "marker{????}") for key in needed.keys]
+        own += [f"&{name}" for name in needed.channels]
+        commands = [f"+{command}" for command in (*needed.commands, *more)]
+        wanted.append([*start, *own, "-@all", *commands])
+    assert rules_of_clusters() == wanted
+
+
+@pytest.fixture(scope="module")
+def nodes(kind: str) -> Iterator[Cluster]:
+    with cluster(kind, replicas=False) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def allowed_on(nodes: Cluster, rules: list[str], *missing: str) -> Iterator[str]:
+    """Yield the URL of a user with these *rules* on all nodes, without those that are *missing*."""
+    given = [
+        rule.replace("PASSWORD", "secret").replace("KEYS", "app:*")
+        for rule in rules
+        if rule not in missing
+    ]
+    for node in nodes.nodes:
+        node.call("ACL", "SETUSER", "app", "reset")
+        node.call("ACL", "SETUSER", "app", *given)
+        node.call("ACL", "LOG", "RESET")
+    yield nodes.url.replace("redis://", "redis://app:secret@")
+    for node in nodes.nodes:
+        node.call("ACL", "DELUSER", "app")
+
+
+def refused_by(nodes: Cluster) -> set[str]:
+    """Return what the nodes have refused, besides what is tried once."""
+    entries = [entry for node in nodes.nodes for entry in node.call("ACL", "LOG")]
+    refused = {entry["object"] for entry in map(as_dict, entries)}
+    return refused - {"client|setinfo", "client|setname", "delifeq", "config|get"}
+
+
+def program_on(url: str) -> Redlock:
+    return Redlock.of_cluster(url, masters=3, key_prefix="app:", max_ttl=5_000)
+
+
+@pytest.mark.promise("S10")
+@pytest.mark.parametrize("fair", [False, True])
+async def test_these_permissions_are_enough_on_a_cluster(nodes: Cluster, *, fair: bool) -> None:
+    with allowed_on(nodes, rules_of_clusters()[fair]) as url:
+        async with program_on(url) as one, program_on(url) as other:
+            await until(lambda: up(one) == up(other) == 3, within=30)
+            lock = one.lock("r", fencing=True, fair=fair)
+            async with lock as first:
+                await first.extend()
+                assert await other.is_locked("r")
+                waiter = asyncio.create_task(
+                    other.lock("r", fencing=True, fair=fair, wait=20_000).acquire()
+                )
+                await asyncio.sleep(0.3)
+            second = await waiter
+            assert second.fencing_token > first.fencing_token
+            if fair:
+                assert (await one.inspect("r")).locked
+                assert await one.force_release("r")
+            else:
+                async with await one.adopt(second.export()):
+                    pass
+    assert refused_by(nodes) == set()
+
+
+async def test_without_the_channels_of_slots_a_fair_waiter_is_woken_nevertheless(
+    nodes: Cluster,
+) -> None:
+    """By PUBLISH: one that releases the lock may have the permissions that the waiter lacks."""
+    rules = [*rules_of_clusters()[1], "+zcard"]
+    missing = [f"+{command}" for command in SHARDED]
+    with allowed_on(nodes, rules, *missing) as url:
+        async with program_on(url) as one, program_on(nodes.url) as other, program_on(url) as third:
+            await until(lambda: [up(each) for each in (one, other, third)] == [3] * 3, within=30)
+            for frees, waits in ((other, one), (one, third)):
+                permits: dict[str, Any] = {"permits": 2, "wait": 20_000}
+                held = [await frees.semaphore("r", **permits).acquire() for _ in range(2)]
+                waiter = asyncio.create_task(waits.semaphore("r", **permits).acquire())
+                await asyncio.sleep(0.3)
+                began = asyncio.get_running_loop().time()
+                await held[1].release()
+                lease = await waiter
+                # A heartbeat would come a second after the waiter has begun.
+                assert asyncio.get_running_loop().time() < began + SHORT
+                await lease.release()
+                await held[0].release()
+    assert {"ssubscribe", "spublish"} <= refused_by(nodes) <= {*SHARDED}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("missing", ["+cluster|nodes", "~redlock_aio:marker{????}", "~{????}KEYS"])
+async def test_each_of_these_is_needed_on_a_cluster(nodes: Cluster, missing: str) -> None:
+    with allowed_on(nodes, rules_of_clusters()[0], missing) as url:
+        async with program_on(url) as redlock:
+            with pytest.raises(LockNotAcquiredError):
+                await redlock.lock("r", wait=2_000).acquire()

@@ -6,6 +6,8 @@ Most tests use one master, so that each wrong vote gives a second holder.
 
 import asyncio
 import contextlib
+import re
+import statistics
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -18,7 +20,6 @@ from redlock_aio import (
     QuorumUnavailableError,
     Redlock,
     Vote,
-    requirements,
 )
 from redlock_aio._protocol.confirmation import CONFIRMED_FOR
 from redlock_aio._protocol.tags import default_tags
@@ -139,26 +140,6 @@ async def test_the_keys_of_each_master_are_at_its_node_with_its_tag(site: Cluste
             await until(lambda owner=owner, tag=tag: owner.call("GET", f"{tag}3:r") == lease.token)  # type: ignore[misc]
 
 
-@pytest.mark.promise("S10")
-@pytest.mark.parametrize("fair", [False, True])
-async def test_the_permissions_that_are_documented_are_enough(site: Cluster, *, fair: bool) -> None:
-    needed = requirements.permissions(fair=fair, cluster=True)
-    keys = [f"~{key.replace('marker*', 'marker{????}')}" for key in needed.keys]
-    channels = [f"&{channel}" for channel in needed.channels]
-    allowed = [f"+{command}" for command in needed.commands]
-    for node in site.nodes:
-        rules = ("on", ">pw", "resetkeys", "~{????}lock:*", *keys, "resetchannels", *channels)
-        node.call("ACL", "SETUSER", "few", *rules, "-@all", *allowed)
-    url = site.url.replace("://", "://few:pw@")
-    settings: dict[str, Any] = {"max_ttl": MAX_TTL, "master_timeout": TIMEOUT}
-    async with (
-        Redlock.of_cluster(url, masters=3, key_prefix="lock:", **settings) as redlock,
-        redlock.lock("{r}", ttl=MAX_TTL, wait=60_000, fair=fair) as lease,
-    ):
-        await until(lambda: up(redlock) == 3)
-        assert [vote.answer for vote in lease.votes].count(Answer.GRANTED) >= 2
-
-
 async def test_a_forced_release_ends_the_lease(site: Cluster) -> None:
     async with program(site, 3) as one, program(site, 3) as other:
         lease = await one.lock("r", ttl=MAX_TTL, on_lost="flag").acquire()
@@ -176,6 +157,69 @@ async def test_a_waiter_is_woken_by_a_release(site: Cluster) -> None:
             await asyncio.sleep(0.3)
             await lease.release()
             await (await asyncio.wait_for(waiter, 10)).release()
+
+
+HAND_OVERS = 10
+"""How often a permit goes from one program to the other, for each count of messages."""
+
+
+def messages(site: Cluster) -> dict[str, int]:
+    """Return how many messages all nodes have got from others, by kind, as they count them."""
+    total = {"publish": 0, "publishshard": 0}
+    for node in site.running:
+        found = re.findall(r"messages_(\w+)_received:(\d+)", node.call("CLUSTER", "INFO"))
+        for name, number in found:
+            if name in total:
+                total[name] += int(number)
+    return total
+
+
+async def hand_over(one: Redlock, other: Redlock) -> float:
+    """Give the permit of one program to the other; return the seconds for it."""
+    # Only a message tells of a permit for which the other one does not wait.
+    async with one.semaphore("api", permits=2), contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(one.semaphore("api", permits=2))
+        waiter = asyncio.create_task(other.semaphore("api", permits=2, wait=20_000).acquire())
+        await asyncio.sleep(0.3)
+        began = now()
+        await stack.aclose()
+        lease = await asyncio.wait_for(waiter, 10)
+        took = now() - began
+        await lease.release()
+        return took
+
+
+@pytest.fixture(params=[True, False], ids=["SPUBLISH", "PUBLISH"])
+def wakes(request: pytest.FixtureRequest, kind: str) -> Iterator[tuple[Cluster, bool]]:
+    """Run a cluster whose servers know SPUBLISH, or do not, as before Redis 7.0."""
+    lacks = ("SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE")
+    older = [word for name in lacks for word in ("--rename-command", name, "")]
+    with cluster(kind, options=() if request.param else older) as made:
+        yield made, request.param
+
+
+@pytest.mark.promise("S9")
+async def test_a_wake_up_reaches_the_other_nodes_only_where_spublish_is_missing(
+    wakes: tuple[Cluster, bool],
+) -> None:
+    site, sharded = wakes
+    async with program(site, 3) as one, program(site, 3) as other:
+        await hand_over(one, other)  # it stays subscribed for a second
+        before = messages(site)
+        took = statistics.median([await hand_over(one, other) for _ in range(HAND_OVERS)])
+        tag = TAGS[0]
+        kind = "SHARDCHANNELS" if sharded else "CHANNELS"
+        channels = site.owner(slot_of(tag)).call("PUBSUB", kind, f"redlock_aio:wake:{tag}*")
+        assert len(channels) == 1
+        await asyncio.sleep(1)  # the last message may be underway
+        counted = {name: number - before[name] for name, number in messages(site).items()}
+    # A heartbeat comes a second after the waiter at the earliest.
+    assert took < 0.5
+    # Each of three masters wakes the waiter: by a message to its replica, or to the five other
+    # nodes. One that has got its majority may not wait any more where the last one is freed.
+    most, name = (3 * HAND_OVERS, "publishshard") if sharded else (15 * HAND_OVERS, "publish")
+    assert most / 2 < counted.pop(name) <= most, counted
+    assert set(counted.values()) == {0}
 
 
 # Owners that change.

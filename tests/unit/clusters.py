@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from redlock_aio._protocol.commands import hash_tag
 from redlock_aio._protocol.tags import SLOTS, default_tags, slot
 from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_keys import Command
 from redlock_aio.testing._fake_lua import Error
+from redlock_aio.testing._fake_pushes import Push, PushReceiver
 
 from .sentinels import CutLink
 
 PORT = 7000
 TAGS = default_tags(3)
-KEYED = {b"SET", b"GET", b"GETRANGE", b"DELIFEQ", b"PTTL"}
+KEYED = {
+    b"SET", b"GET", b"GETRANGE", b"DELIFEQ", b"PTTL", b"SSUBSCRIBE", b"SUNSUBSCRIBE",
+}  # fmt: skip
 
 
 class FakeNode(FakeMaster):
@@ -25,6 +29,8 @@ class FakeNode(FakeMaster):
         known: The hosts of the nodes that it knows, and itself.
 
         coverage: What it has for cluster-require-full-coverage.
+
+        published: The verb of each message that it was given, and whom it reached.
     """
 
     def __init__(self, host: str, site: "FakeSite") -> None:
@@ -35,6 +41,8 @@ class FakeNode(FakeMaster):
         self.known: list[str] = []
         self.coverage = b"no"
         self.asked = 0
+        self.published: list[tuple[str, int]] = []
+        self._shards: dict[bytes, dict[PushReceiver, None]] = {}
 
     @property
     def id(self) -> str:
@@ -65,6 +73,39 @@ class FakeNode(FakeMaster):
         assert (verb, name) == (b"GET", b"cluster-require-full-coverage")
         return [name, self.coverage]
 
+    def _handler(self, name: bytes) -> Command:
+        if name in {b"SSUBSCRIBE", b"SUNSUBSCRIBE", b"SPUBLISH"} and not self.site.sharded:
+            raise Error(f"ERR unknown command '{name.decode()}'")
+        return super()._handler(name)
+
+    def _do_ssubscribe(self, channel: bytes) -> object:
+        self._shards.setdefault(channel, {})[self._pushes.speaker] = None
+        return Push([b"ssubscribe", channel, 1])
+
+    def _do_sunsubscribe(self, channel: bytes) -> object:
+        self._shards.get(channel, {}).pop(self._pushes.speaker, None)
+        return Push([b"sunsubscribe", channel, 0])
+
+    def _do_spublish(self, channel: bytes, message: bytes) -> object:
+        listeners = [each for each in self._shards.get(channel, ()) if not each.gone]
+        for listener in listeners:
+            listener.on_push(Push([b"smessage", channel, message]))
+        self.published.append(("SPUBLISH", len(listeners)))
+        return len(listeners)
+
+    def _do_publish(self, channel: bytes, message: bytes) -> object:
+        reached = self._data.publish(channel, message)
+        self.published.append(("PUBLISH", reached))
+        return reached
+
+    def lose_channels(self) -> None:
+        """End the subscriptions to channels whose slots this node does not own any more."""
+        for channel, listeners in self._shards.items():
+            if self.view[slot(hash_tag(channel)) * 3 // SLOTS][0] != self.host:
+                for listener in [each for each in listeners if not each.gone]:
+                    listener.on_push(Push([b"sunsubscribe", channel, 0]))
+                listeners.clear()
+
     def _execute(self, called: bytes, *arguments: bytes) -> object:
         if called == b"EVALSHA":
             keys = arguments[2 : 2 + int(arguments[1])]
@@ -89,6 +130,8 @@ class FakeSite:
 
     named = False
     """Whether the nodes announce names."""
+    sharded = True
+    """Whether the nodes know SSUBSCRIBE and SPUBLISH, as they do since Redis 7.0."""
 
     def __init__(self, more: str = "") -> None:
         self.nodes = {host: FakeNode(host, self) for host in "abcrst" + more}
@@ -124,6 +167,7 @@ class FakeSite:
             new.replid = f"{self.epoch:040x}"
         for each in self.nodes.keys() & set(told):
             self[each].view[number] = (host, self.epoch)
+            self[each].lose_channels()
 
     def received(self) -> list[bytes]:
         """Return all words of all commands that the nodes have received."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from redlock_aio import (
     Retry,
     Vote,
 )
+from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules import timing
@@ -123,16 +125,69 @@ async def test_all_kinds_of_locks_work(site: FakeSite) -> None:
     assert not any(PLACEHOLDER in word for word in site.received())
 
 
-async def test_a_waiter_is_woken_by_the_master_that_frees_the_lock_alone(site: FakeSite) -> None:
-    """A Cluster passes each message to all nodes: the channel of each master has its tag."""
-    async with manager(site.link()) as redlock:
-        async with redlock.lock("r", fair=True):
-            waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
-            await asyncio.sleep(SOON)
+@contextlib.asynccontextmanager
+async def woken(one: Redlock, two: Redlock) -> AsyncIterator[None]:
+    """Let *two* wait for a permit, and check that it is woken when another one becomes free."""
+    # Only a message tells of a permit for which it does not wait.
+    async with one.semaphore("sem", permits=2), contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(one.semaphore("sem", permits=2))
+        waiter = asyncio.create_task(two.semaphore("sem", permits=2).acquire())
+        await asyncio.sleep(SOON)
+        freed = now()
+        await stack.aclose()
+        lease = await waiter
+        assert now() < freed + 0.02
+        yield
+        await lease.release()
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+async def test_a_waiter_is_woken_by_the_master_that_frees_the_permit_alone(
+    site: FakeSite, *, sharded: bool
+) -> None:
+    """PUBLISH would tell all nodes of a Cluster. The channel of each master has its tag."""
+    site.sharded = sharded
+    verb = b"SSUBSCRIBE" if sharded else b"SUBSCRIBE"
+    sent = ("SPUBLISH" if sharded else "PUBLISH", 1)
+    async with manager(site.link("a")) as one, manager(site.link("b")) as two:
+        async with woken(one, two):
             for host, tag in zip("abc", TAGS, strict=True):
-                [channel] = [c[1] for c in site[host].commands if c[0] == b"SUBSCRIBE"]
+                [channel] = [c[1] for c in site[host].commands if c[0] == verb]
                 assert channel.startswith(b"redlock_aio:wake:" + tag)
+                assert site[host].published == [sent]
+        await asyncio.sleep(IDLE + 1)
+        ended = [b"SUNSUBSCRIBE"] if sharded else [b"SUNSUBSCRIBE", b"UNSUBSCRIBE"]
+        for host in "abc":
+            assert [c[0] for c in site[host].commands if b"UNSUB" in c[0]] == ended
+
+
+async def test_a_user_who_may_not_use_the_channels_of_a_slot_gets_the_others(
+    site: FakeSite,
+) -> None:
+    """One that may wakes it too: a message that reached nobody is published."""
+    for host in "abc":
+        site[host].forbid = {"SSUBSCRIBE"}
+    async with manager(site.link("a")) as one, manager(site.link("b")) as two, woken(one, two):
+        sent = [("SPUBLISH", 0), ("PUBLISH", 1)]
+        assert [site[host].published for host in "abc"] == [sent] * 3
+
+
+async def test_a_subscription_that_ends_because_a_slot_moves_wakes_nobody(site: FakeSite) -> None:
+    """The node says so by itself, between the replies; the next command ends the connection."""
+    async with manager(site.link("b")) as one, manager(site.link("c")) as two:
+        lease = await one.lock("r", fair=True, ttl=1_000).acquire()
+        waiter = asyncio.create_task(two.lock("r", fair=True, ttl=1_000).acquire())
+        await asyncio.sleep(SOON)
+        before = len(site["b"].commands)
+        site.promote("r", 0, loses=False)
+        await asyncio.sleep(0.001)
+        assert not any(c[0] == b"EVALSHA" for c in site["b"].commands[before:])
+        await asyncio.sleep(1)
+        assert "may lack locks" in reason(two, 0)
+        freed = now()
+        await lease.release()
         await (await waiter).release()
+        assert now() < freed + 0.02
 
 
 async def test_pushes_name_keys_as_the_engine_knows_them(site: FakeSite) -> None:

@@ -176,6 +176,27 @@ async def test_the_confirmation_of_a_subscription_takes_the_place_of_its_reply(
     assert not connection.reason
 
 
+async def test_the_end_of_a_subscription_is_no_confirmation_of_a_new_one(
+    connection: Connection,
+) -> None:
+    """A node of a Cluster says it by itself when a slot moves away; the error is the reply."""
+    key = b"{0001}r"
+    sharded = [
+        commands.subscription(b"c", begins=begins, key=key, sharded=True)
+        for begins in (True, False)
+    ]
+    last = Request(commands.look(b"k"))
+    asked: list[request.Sender] = [*map(Subscription, sharded), last]
+    connection.send(b"".join(sender.payload for sender in asked), asked)
+    ended = b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n"
+    connection.data_received(ended)
+    assert connection.pending == 3
+    connection.data_received(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n" + ended + b":3\r\n")
+    assert last.replies == [3]
+    assert connection.pending == 0
+    assert not connection.reason
+
+
 # Scripts that a server does not have.
 
 

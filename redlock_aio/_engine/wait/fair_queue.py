@@ -98,6 +98,11 @@ class FairQueue:
         # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
         key = self._key_prefix
         request = Subscription(commands.subscription(self.client, begins=begins, key=key))
+        if commands.is_sharded(key):
+            # One that lacks or forbids SSUBSCRIBE gets SUBSCRIBE instead, and `publish.lua` there
+            # uses PUBLISH. So the two agree, whatever the version of each server is.
+            sharded = commands.subscription(self.client, begins=begins, key=key, sharded=True)
+            request = Subscription(sharded, request.payload)
         self.masters.send_to(master, request)
 
     def enter_again(self, member: bytes, mark: bytes = b"") -> tuple[bytes, int]:

@@ -129,8 +129,7 @@ end
 -- Publishes a member and the permit that it may have; a client that does not want it any more says so
 -- by leave_permit. Returns whether the client listens: one that has just come may not do so yet.
 local function call(lock, prefix, member)
-  local listen = redis.pcall("PUBLISH", prefix .. string.match(member, "^[^/]*"), member .. " " .. lock)
-  return type(listen) == "number" and listen > 0
+  return publish(prefix, member, member .. " " .. lock)
 end
 
 -- Calls the next member for a permit that has become free: the first of its queue; but if another

@@ -44,7 +44,7 @@ for i = 1, #queue, 2 do
     redis.call("ZREM", KEYS[2], member, queue[i])
     -- A member that waits for permits is told for which one it is called; see permits.lua.
     local what = string.sub(KEYS[1], 1, 19) == "redlock_aio:permit:" and member .. " " .. KEYS[1] or member
-    redis.pcall("PUBLISH", ARGV[4] .. string.match(member, "^[^/]*"), what)
+    publish(ARGV[4], member, what)
   end
 end
 return redis.status_reply("OK")
