@@ -28,8 +28,9 @@ def cluster_of(url: str, **options: Any) -> ClusterAddress:
     [
         ("redis://host", [("host", 6379)], False),
         ("valkey://host:7000", [("host", 7000)], False),
-        ("rediss://clustercfg.example:6379", [("clustercfg.example", 6379)], True),
-        ("valkeys+cluster://host", [("host", 6379)], True),
+        # The default of redis-py has changed, from false to true.
+        ("rediss://conf.example:6379?ssl_check_hostname=true", [("conf.example", 6379)], True),
+        ("valkeys+cluster://host?ssl_check_hostname=true", [("host", 6379)], True),
         ("redis+cluster://a:1,b,[::1]:3/0?masters=3", [("a", 1), ("b", 6379), ("::1", 3)], False),
         ("REDISS+CLUSTER://u:p@a,b:2/?ssl_check_hostname=false", [("a", 6379), ("b", 2)], True),
     ],
