@@ -133,6 +133,9 @@ class Names:
                 given = self._signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{self._called}(): {error}") from None
+            # Python 3.13.0 overlooks one by position if `**kwargs` has its name.
+            for name in self._required.difference(given):
+                raise TypeError(f"{self._called}(): missing a required argument: {name!r}")
         return self._defaults | given
 
 

@@ -432,6 +432,10 @@ def test_arguments_are_bound_as_python_binds_them(
     expected = outcome(whole)
     if isinstance(expected, str):
         expected = f"{called!r}(): {expected}"
+    elif names._required - expected.keys():  # a mistake of Python 3.13.0: the call would fail
+        with pytest.raises(TypeError, match="missing a required argument"):
+            names._arguments(args, kwargs)
+        return
     assert outcome(lambda: names._arguments(args, kwargs)) == expected
     assert kwargs == before
 
