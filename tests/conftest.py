@@ -52,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         stop_as_an_interrupt_does()
+    # Programs that tests start inherit ignored signals, as in the background of a shell or under
+    # nohup, and could not be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("--prove"):
         config.option.full = True
         if not hasattr(config, "workerinput"):
