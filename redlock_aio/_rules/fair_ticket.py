@@ -321,6 +321,11 @@ class Ticket:
         return self.count(*AGAINST, NEXT, SILENT) > len(self.standings) - self.needed
 
     @property
+    def may_win_soon(self) -> bool:
+        """Whether a majority has granted the lock, or has to answer whether it does."""
+        return self.count(GRANTED, ASKED) >= self.needed
+
+    @property
     def refused(self) -> bool:
         """Whether so many queues are full that waiting can't lead to a majority."""
         return self.count(FULL) > len(self.standings) - self.needed

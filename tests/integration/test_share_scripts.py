@@ -95,7 +95,7 @@ def full(client: Client) -> Callable[[], contextlib.AbstractContextManager[None]
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.seeds(1, full=3)
+@pytest.mark.seeds(1, full=2)
 async def test_the_rules_hold_after_each_of_thousands_of_requests(
     client: Client, seed: int
 ) -> None:

@@ -522,6 +522,9 @@ class Serving:
     - W1: no permit is free then, without heartbeats.
     - X6: nobody who has just come gets a permit while another one waits that has come before, and
       knows this permit.
+    - X7: nobody is called for a free permit while another one waits, and is told of none, that has
+      waited for more than twice as long, and knows this permit. Not of clients that give back:
+      one that has done so stays the first for its permit, and lacks other masters.
 
     Args:
         permits: For each client the number of permits that it knows. The first has waited for
@@ -641,7 +644,8 @@ class Serving:
     def _does(self, label: str, state: Served, c: int, verb: int, number: int) -> Step[Served]:
         members, _, pending = state
         _, then, calls = self._ran(verb, number, c, state)
-        return f"{label}, which calls {calls}", (members, then, _told_of(pending, calls)), ""
+        after = members, then, _told_of(pending, calls)
+        return f"{label}, which calls {calls}", after, self._passed_by(calls, after)
 
     def _told(self, state: Served, told: Pending) -> Step[Served]:
         """Return what a client does that is told of a permit."""
@@ -721,6 +725,18 @@ class Serving:
             told = any(pend[0] == other for pend in pending)
             if "X6" in self._looked_for and members[other][0] == LISTENS and not told:
                 return f"X6: {c} has just come, and overtakes {other}"
+        return ""
+
+    def _passed_by(self, calls: Calls, after: Served) -> str:
+        """Return whether one of those that were called has passed a client that waits."""
+        members, (locks, queues, *_), pending = after
+        alive = {entry[1] for queue in queues for entry in queue if not entry[3]}
+        told = {pend[0] for pend in pending}
+        for c, number in calls if "X7" in self._looked_for else ():
+            for other in alive.intersection(range(c)) - told:
+                waits = members[other][0] == LISTENS and number < self._permits[other]
+                if waits and locks[number] == NOBODY:
+                    return f"X7: {c} is called for {number}, and passes {other}"
         return ""
 
     def _ran(self, verb: int, number: int, c: int, state: Served) -> tuple[int, Keys, Calls]:

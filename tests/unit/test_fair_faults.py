@@ -9,6 +9,7 @@ from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
+from redlock_aio._transport.debts import DEBT_INTERVAL
 from redlock_aio.testing import FakeMaster
 
 from . import kit
@@ -19,6 +20,7 @@ from .kit import (
     count_up,
     delete,
     execute,
+    fail,
     fair_acquired_at,
     hang,
     loop,
@@ -53,6 +55,25 @@ async def test_a_hung_or_dead_minority_costs_nothing(
     released = now()
     await holder.release()
     assert await waiter - released == pytest.approx(2 * LATENCY)
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("lasts", [0.05, 1.0, 2.5])
+async def test_a_place_is_left_also_if_the_release_is_refused_for_longer_than_the_ttl(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], lasts: float
+) -> None:
+    holder = await other.lock("r", fair=True).acquire()
+    waiting = asyncio.create_task(redlock.lock("r", fair=True, ttl=300).acquire())
+    await asyncio.sleep(0.2)
+    await holder.release()
+    lease = await waiting
+    fail(masters[:2], "BUSY Redis is busy running a script.")
+    await lease.release()
+    assert all(map(queued, masters[:2]))
+    await asyncio.sleep(lasts)
+    fail(masters[:2], "")
+    await asyncio.sleep(DEBT_INTERVAL + 2 * LATENCY)
+    assert not any(map(queued, masters))
 
 
 @pytest.mark.promise("S6")

@@ -123,6 +123,8 @@ def test_it_is_known_when_no_wait_can_help() -> None:
     assert not ticket(FULL, FULL, BEHIND, BEHIND, BEHIND).refused
     assert ticket(NEXT, NEXT, BEHIND, ASKED, ASKED).lost
     assert not ticket(NEXT, BEHIND, GRANTED, ASKED, ASKED).lost
+    assert ticket(NEXT, BEHIND, GRANTED, ASKED, ASKED).may_win_soon
+    assert not ticket(UNASKED, BEHIND, GRANTED, ASKED, BEHIND).may_win_soon, "it has given back"
 
 
 @pytest.mark.promise("S7")

@@ -21,6 +21,8 @@ from .kit import LATENCY
 class Listener:
     """A lease, a watcher or a guest, which records its notifications."""
 
+    member = b""
+
     def __init__(self) -> None:
         self.notified: list[int | str] = []
 

@@ -178,6 +178,22 @@ async def test_a_permit_for_which_nobody_waits_goes_to_the_oldest_of_all(one: On
     assert one.codes(enter(C, one.now - 2, 4)) == [0]
 
 
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("dead", [1, 3, 30])
+async def test_who_waits_behind_dead_members_is_moved_all_the_same(one: One, dead: int) -> None:
+    """The dead ones count as alive for some seconds, and do not listen."""
+    one.take_all()
+    gone = [b"gone/%dp5" % number for number in range(dead)]
+    one.codes(*[enter(each, one.now - 5_000 + n, 0) for n, each in enumerate(gone)])
+    one.codes(enter(A, one.now - 4_000, 0), enter(B, one.now - 1_000, 1))
+    one.send(free(b"t1", 1))
+    assert one.pushed == [(A, 1)]
+    assert one.view.queues == {0: gone, 1: [A, B]}
+    one.send(free(b"t2", 2))
+    assert one.pushed == [(A, 1), (B, 2)]
+    assert one.view.queues == {0: gone, 1: [A], 2: [B]}
+
+
 async def test_who_declines_leaves_the_permit_to_the_next(one: One) -> None:
     one.take_all()
     one.codes(enter(A, one.now, 0), enter(B, one.now + 1, 1))
@@ -219,6 +235,43 @@ async def test_a_dead_waiter_is_not_taken_for_the_oldest(one: One) -> None:
     one.delete(permit(3).decode())
     assert one.codes(enter(B, place, 1)) == [5], "A is dead since 1 s"
     assert one.view.index == {}
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("how", ["its holder", "who was called"])
+async def test_a_release_calls_who_waits_for_a_permit_that_nobody_has_released(
+    one: One, how: str
+) -> None:
+    one.take_all()
+    dead = b"gone/1p5"
+    if how == "who was called":
+        one.codes(enter(dead, one.now - 9_000, 0))
+    one.codes(enter(A, one.now - 8_000, 0), enter(B, one.now - 1_000, 1))
+    if how == "its holder":
+        one.delete(permit(0).decode())
+    else:
+        one.send(free(b"t0", 0))
+        one.execute([b"ZADD", queue_of(0), b"4e15", b"~" + dead])
+    assert one.pushed == []
+    one.send(free(b"t1", 1))
+    assert one.pushed == [(A, 0), (B, 1)]
+    one.codes(enter(A, one.now - 8_000, 0))
+    one.send(free(b"t2", 2))
+    assert one.pushed == [(A, 0), (B, 1)], "each is called once"
+
+
+@pytest.mark.promise("S8")
+async def test_a_dead_waiter_for_such_a_permit_keeps_nobody_from_others(one: One) -> None:
+    """It had the first permit and waits for the second one; both end with their ttl."""
+    one.take_all()
+    one.codes(enter(b"gone/1p5", one.now, 1), enter(A, one.now + 1, 2))
+    for number in (0, 1):
+        one.delete(permit(number).decode())
+    assert one.view.index == {1: one.now, 2: one.now + 1}
+    assert one.codes(enter(A, one.now + 1, 2)) == [5], "A is moved to the free one"
+    assert one.view.queues == {0: [A], 1: [b"gone/1p5"]}
+    one.codes(leave(A, 0))
+    assert one.took(take(b"x", 1)) == (0, 0)
 
 
 async def test_a_queue_is_full(one: One) -> None:
@@ -436,6 +489,26 @@ async def test_many_that_know_fewer_permits_make_no_request_expensive() -> None:
     one.executed = 0
     assert one.codes(last) == [2]
     assert many.number < one.executed < 2 * many.number
+
+
+async def test_a_release_calls_a_hundred_members_at_most() -> None:
+    """It looks for the next one each time that it has offered its permit to one that is deaf."""
+    one, many = Counting(), Permits(API, 250)
+    one.take_all(many)
+    for number in range(240):
+        deaf = number % 10 == 9
+        member = b"%b/%dp250" % (b"gone" if deaf else b"a", number)
+        one.codes(enter(member, one.now - 9_000 + number, number, permits=many))
+        if not deaf:
+            one.delete(permit(number, many).decode())
+    calls = []
+    for number in range(240, 244):
+        one.executed = 0
+        one.send(permit(number, many).leave(b"t%d" % number, NO_MEMBER))
+        assert one.executed < 5_000
+        pushed, one.pushed = one.pushed, []
+        calls.append(len(pushed))
+    assert calls == [100, 100, 16, 0]
 
 
 # Keys of other programs, and masters without memory

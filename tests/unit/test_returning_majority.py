@@ -73,14 +73,14 @@ async def test_no_lease_is_lost_after_a_majority_is_back(
     """The masters are connected again, or with a long timeout reply late to earlier requests."""
     seconds = ttl / 1000
     async with Redlock(masters, listener=diary, restart_guard="off", **options) as redlock:
-        await hold(redlock, 200, over=seconds, ttl=ttl)
+        await hold(redlock, 100, over=seconds, ttl=ttl)
         await asyncio.sleep(seconds)
         hang(masters[:3])
         await asyncio.sleep(0.7 * seconds)
         resume(masters)
         back = now()
         await asyncio.sleep(seconds)
-        assert len(ends(diary)) < 20  # their validity was over before
+        assert len(ends(diary)) < 10  # their validity was over before
         assert [at - back for at in ends(diary) if at > back + 0.1] == []
 
 
@@ -164,7 +164,7 @@ async def test_an_extension_that_was_underway_when_a_master_came_back_is_repeate
 async def test_many_leases_are_extended_in_batches_the_most_urgent_first(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leases = await hold(redlock, 5 * BATCH, over=3.0)
+    leases = await hold(redlock, 3 * BATCH, over=3.0)
     await away(masters)
     turns: list[list[float]] = []
     retry_at = HeldLease.retry_at
@@ -181,7 +181,7 @@ async def test_many_leases_are_extended_in_batches_the_most_urgent_first(
     await asyncio.sleep(0.3)
     batches = list(filter(None, turns))
     assert max(map(len, batches)) == BATCH
-    assert sum(map(len, batches)) >= 4 * BATCH
+    assert sum(map(len, batches)) >= 2 * BATCH
     for batch, later in itertools.pairwise(batches):
         assert max(batch) <= min(later)
     assert all(lease.remaining > TTL - 1000 for lease in leases)

@@ -34,7 +34,7 @@ class Crowd(NamedTuple):
 
 
 CROWDS = {
-    "5 permits of 20 ms": Crowd(5, 20, 0.02, 0.0004, 0.85, 0.6),
+    "5 permits of 20 ms": Crowd(5, 20, 0.02, 0.0004, 0.85, 0.4),
     "50 permits of 50 ms": Crowd(50, 100, 0.05, 0.0004, 0.80, 0.5),
     "50 permits of 100 ms, 5 ms away": Crowd(50, 100, 0.1, 0.005, 0.70, 1.0),
     "20 permits of 500 ms, 40 ms away": Crowd(20, 40, 0.5, 0.04, 0.70, 5.0),

@@ -251,6 +251,7 @@ class Pause:
     """The wait before the next round, which ends early when the manager is closed."""
 
     __slots__ = ("_over",)
+    member = b""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._over = loop.create_future()

@@ -31,6 +31,7 @@ class Change:
     """A wait for the next change of a key, as a party of its local queue."""
 
     __slots__ = ("event",)
+    member = b""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()

@@ -93,6 +93,10 @@ class HeldLease(LeaseState):
         self._fingerprint = ""
 
     @property
+    def member(self) -> bytes:
+        return self.claim.member
+
+    @property
     def lost(self) -> asyncio.Event:
         """An event that is set when the lease is lost; created by the first access."""
         if self._lost is None:

@@ -138,10 +138,13 @@ class FairQueue:
         called = self.waiters.get(member)
         if called is not None:
             called.called(master, permit)
-        elif permit and not self.local_queues.held(Mutex(permit)):
+        elif permit:
             # The waiter has left, or has got another permit. One that has got this permit is not
-            # found here either, but its lease.
-            self.decline(master, permit, member)
+            # found here either, but its lease. That of another waiter of this process says nothing:
+            # this master may have lost its key.
+            held = self.local_queues.held(Mutex(permit))
+            if all(holder.member != member for holder in held):
+                self.decline(master, permit, member)
 
     def decline(self, master: int, permit: bytes, member: bytes) -> None:
         """Leave the queue of a permit to which *master* has moved *member*, for the next one."""

@@ -33,6 +33,7 @@ from redlock_aio._engine.claim import (
     Claim,
     agree,
     release_by,
+    take_back,
 )
 from redlock_aio._engine.masters import Round
 from redlock_aio._engine.options import LockSpec
@@ -247,12 +248,11 @@ class FairWaiter(Round):
 
     def _release(self, claim: Claim, *, keep_place: bool) -> None:
         """Release *claim* where it may be granted, and notify the waiters of this process."""
-        payload, ttl = claim.release(), max(claim.ttl, fair_ticket.LIVES)
         if keep_place:
             payload = claim.key.leave(claim.token, claim.member, keep_place=True)
-            ttl = claim.ttl
-        # The debt of a lost release lasts as long as what it deletes: the key, or the place too.
-        release_by(self.masters, claim, payload, ttl)
+            release_by(self.masters, claim, payload, claim.ttl)
+        else:
+            take_back(self.masters, claim, claim.ttl)
         self.queues.local_queues.notify_released(claim.key)
 
     # The first request, as a round.
@@ -532,6 +532,10 @@ class FairWaiter(Round):
             # lock too late for its ttl, nothing else would wake the task: no reply, no push.
             if self._queue is None and self.complete:
                 self._begin_to_wait()
+            # It has given back its grants, because other masters have another one before it. The
+            # offer would wait for its next heartbeat, and others would get the other permit.
+            if self.offers and not self.ticket.may_win_soon:
+                self.wake()
             return
         match move:
             case Move.WIN | Move.REFUSE:
@@ -849,7 +853,7 @@ async def acquire(
     try:
         await masters.ask(waiter, budget.attempt_limit())
         while not await waiter.win():
-            if waiter.offers and waiter.ticket.lost:
+            if waiter.offers and not waiter.ticket.may_win_soon:
                 waiter = waiter.follow()
                 await masters.ask(waiter, budget.attempt_limit())
                 continue

@@ -59,6 +59,10 @@ class Party(Protocol):
     `Watch`, a `FairWaiter`, or the `Pause` of an adoption.
     """
 
+    @property
+    def member(self) -> bytes:
+        """Its name in the masters' queues; empty without a queue."""
+
     def changed(self, master: int) -> None:
         """Called when others may have changed the key on the master with this number."""
 
@@ -256,7 +260,8 @@ class LocalQueue:
         # The release was sent before: what a waiter asks now follows it on each connection.
         if self.guests or self.watcher is not None:
             self.notify_released()  # the watcher as well: the lease may have been won out of turn
-        self._next()
+        if self._queue:
+            self._next()
 
     def _next(self) -> None:
         queue = self._queue

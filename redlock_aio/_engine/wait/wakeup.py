@@ -83,6 +83,7 @@ class Watch(Release):
     """
 
     __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "absent", "failed", "view")
+    member = b""
     in_quarantine = QuarantineRule.COUNT
 
     def __init__(

@@ -33,11 +33,8 @@ if not alone then
     return {3, left, now, shown, 0}
   end
   if not (mine or rank == 0 and not holder) then
-    local _, place, _, next_place = waiting(queue, ms)
-    if not holder then -- it was handed over to the first
-      place = next_place
-    end
     local number, permits = number_of(lock), tonumber(ARGV[9])
+    local _, place = in_vain(lock, queue, ms, not holder and tonumber(score(index, number)))
     note(index, number, place)
     local from, longest, since = oldest(index, lock, queue, ms, permits - 1)
     if from == number and longest == member then
