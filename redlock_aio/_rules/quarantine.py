@@ -250,7 +250,10 @@ def judge(
     else:
         verdict = _by_marker(info, marker, seen, now, quarantine, strict=strict)
     left = seen.until - now
-    if left <= verdict.seconds:
+    # An undecided master votes at once if all others are new, too, so that verdict is no
+    # quarantine, however long it may last. It would forget the restart that this process has
+    # seen, if the master refuses the marker of its quarantine and takes that of a new set later.
+    if left <= 0 or (left <= verdict.seconds and verdict.state is not UNDECIDED):
         return verdict
     # This process has seen a reason for a quarantine that other programs may have missed.
     # A program that wrote the marker anew for another reason may even have overwritten

@@ -193,8 +193,8 @@ class Guard:
 
         The set is new only if the markers, read back after all were written, still prove it:
         another program that knows a master from before may have marked it as rejoining
-        meanwhile. A master that can't be marked is judged alone. After a cancellation the
-        markers that were written by then stay.
+        meanwhile. A master that refuses its marker counts as one that restarted. After a
+        cancellation the markers that were written by then stay.
         """
         sentries = self._sentries
         if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
@@ -229,7 +229,13 @@ class Guard:
             for sentry, marker in zip(sentries, found, strict=True)
         )
         for sentry, marker, (marked, get) in zip(sentries, found, answers, strict=True):
-            if new and marker is not None and sentry.state is UNDECIDED:
+            if refuses(marked, get) and sentry.state is UNDECIDED:
+                # A program with a lease from before the restart can't mark it either. Once it
+                # accepts writes, this program may be the first of the two: its marker would
+                # prove nothing, now or later.
+                late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
+                sentry.set_verdict(late, marker)
+            elif new and marker is not None and sentry.state is UNDECIDED:
                 if marker.quarantine_ms < in_marker(self.quarantine):
                     sentry.recheck_soon()  # a program with a shorter quarantine has marked it
                 else:
@@ -431,9 +437,13 @@ class Sentry:
             if self._rereads > len(quarantine.REREADS) and not self.settled:
                 self.settled = True
                 self._changed()
-        return quarantine.pause(
-            self.state, self._until - self._guard.clock(), self.quarantine, self._rereads
-        )
+        left = self._until - self._guard.clock()
+        pause = quarantine.pause(self.state, left, self.quarantine, self._rereads)
+        if self.state is QUARANTINED and self._marker is None and self._refusal is None:
+            # The master refuses the marker, or hides it. A program that begins before it is
+            # written would take the masters for a new set.
+            return min(pause, quarantine.UNDECIDED_INTERVAL)
+        return pause
 
     async def _look(self) -> None:
         connection = self._connection
@@ -710,6 +720,11 @@ def marker_of(reply: object, tag: bytes) -> Marker | None:
             raise forbidden(reply, tag)
         raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
     return read_marker(reply)
+
+
+def refuses(written: object, found: object) -> bool:
+    """Return whether a master has refused its marker, and has none."""
+    return isinstance(written, Exception) and found == b"" and not replies.has_no_script(written)
 
 
 def read_marker(reply: object) -> Marker | None:

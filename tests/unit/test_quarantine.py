@@ -25,6 +25,7 @@ from .kit import (
     answers,
     before,
     check_freed,
+    fail,
     gets_lock,
     guarded,
     has_lock,
@@ -194,6 +195,67 @@ async def test_a_majority_that_restarted_empty_grants_nothing_before_the_deadlin
         await asyncio.sleep(restarted + QUARANTINE + 1.1 - now())
         assert await answers(newcomer, "r") == "G" * 5
         assert await answers(redlock, "r") == "G" * 5
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_masters_that_refuse_their_markers_after_a_restart_stay_in_quarantine(
+    masters: list[FakeMaster], number: int
+) -> None:
+    """Such as with ``min-replicas-to-write``, until a replica is connected."""
+    masters = masters[:number]
+    async with guarded(masters) as redlock, guarded(masters) as other:
+        lease = await redlock.lock("r", ttl=MAX_TTL).acquire()
+        deadline = now() + lease.remaining / 1000
+        fail(masters, "NOREPLICAS Not enough good replicas to write.")
+        restart(masters)
+        await asyncio.sleep(1)
+        fail(masters, "")
+        while now() < deadline - 0.5:
+            assert lease.valid
+            assert await other.lock("r").try_acquire() is None
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(other, "r") == "G" * number
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("refused", [0.05, 0.3, 1.4, 3.7])
+async def test_a_program_whose_markers_were_refused_founds_no_new_set(
+    masters: list[FakeMaster], number: int, refused: float
+) -> None:
+    """It may have begun after the restart, and knows nothing of the leases from before it."""
+    masters = masters[:number]
+    async with guarded(masters) as redlock:
+        lease = await redlock.lock("r", ttl=MAX_TTL, auto_extend=False).acquire()
+        deadline = now() + lease.remaining / 1000
+        fail(masters, "NOREPLICAS Not enough good replicas to write.")
+        restart(masters)
+        await asyncio.sleep(0.2)
+        async with guarded(masters) as newcomer:
+            await asyncio.sleep(refused)
+            fail(masters, "")
+            accepts = now()
+            while now() < deadline - 0.5:
+                assert lease.valid
+                assert await newcomer.lock("r").try_acquire() is None
+                # This process would replace a newcomer's marker within a round trip.
+                await asyncio.sleep(0.0005 if now() < accepts + 0.7 else 0.1)
+            await asyncio.sleep(QUARANTINE)
+            assert await answers(newcomer, "r") == "G" * number
+
+
+async def test_a_marker_that_was_refused_is_written_soon(masters: list[FakeMaster]) -> None:
+    """A program that begins before that would take the masters for a new set."""
+    async with guarded(masters) as redlock:
+        assert await answers(redlock) == "G" * 5
+        fail(masters, "MISCONF Errors writing to the AOF file: No space left on device")
+        restart(masters)
+        await asyncio.sleep(3)
+        fail(masters, "")
+        await asyncio.sleep(0.55)
+        assert states(masters) == ["rejoining"] * 5
 
 
 def mark(master: FakeMaster, state: str, at: int, run_id: str = "") -> None:
