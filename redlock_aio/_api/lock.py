@@ -97,11 +97,12 @@ class Lock(NotALease, OnlyForAsyncio):
     async def _obtain(self, *, entering: bool) -> Lease:
         session, spec = self._opener.session(), self._spec
         masters, wait = session.masters, spec.options.wait
-        began = masters.clock()
+        began = asking_since = masters.clock()
         if not session.ready:
             await session.get_ready(wait)
+            asking_since = masters.clock()
         while True:
-            acquisition = Acquisition(spec, session, wait, began)
+            acquisition = Acquisition(spec, session, wait, began, asking_since)
             # A single resource that nobody in this process holds can't be shared.
             queue = acquisition.queue
             if queue.holder is not None or queue.readers or not spec.key.can_free:
@@ -158,7 +159,8 @@ class Lock(NotALease, OnlyForAsyncio):
         if not session.ready:
             await session.get_ready(0)
         masters = session.masters
-        acquisition = Acquisition(spec, session, 0, masters.clock())
+        now = masters.clock()
+        acquisition = Acquisition(spec, session, 0, now, now)
         may_share = spec.options.reentrant or acquisition.queue.readers or not spec.key.can_free
         if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)

@@ -12,7 +12,7 @@ from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import KIND, NEVER, Kind, hang, kill, now, occupy, refused, resume, slow
+from .kit import KIND, NEVER, Kind, hang, kill, loop, now, occupy, refused, resume, slow
 
 
 class BusyMaster(FakeMaster):
@@ -108,6 +108,23 @@ async def test_the_first_connections_are_part_of_the_wait(masters: list[FakeMast
     assert "connecting" in str(error)
     assert took == pytest.approx(200, rel=0.1)
     await redlock.aclose()
+
+
+@pytest.mark.parametrize("stalls_at", [65, 70])
+@KIND
+async def test_masters_may_answer_though_connecting_took_the_whole_wait(
+    stalls_at: int, kind: Kind
+) -> None:
+    """The loop stands still while they connect; they are up after that, and none is slow."""
+    masters = [FakeMaster(latency=0.02) for _ in range(3)]
+    async with Redlock(masters) as other, other.lock("r", ttl=60_000, auto_extend=False) as lease:
+        redlock = Redlock(masters)
+        loop().call_later(stalls_at / 1000, loop().stall, 0.3)
+        error, took = await refused_after(redlock, 100, **kind)
+        assert fingerprint(error) == lease.fingerprint
+        # A fenced or fair lock asks for the masters' time before; each question has 50 ms.
+        assert took <= 300 + stalls_at + 100
+        await redlock.aclose()
 
 
 @pytest.mark.promise("S9")

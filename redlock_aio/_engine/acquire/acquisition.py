@@ -44,6 +44,11 @@ class Acquisition:
     Args:
         wait: The limit in ms; ``None`` for no limit, 0 for a single attempt.
 
+        began: The instant at which *wait* began.
+
+        asking_since: The instant from which the masters have the time for an answer, however
+            little is left of *wait*: after *began*, if the first connections took some of it.
+
     Attributes:
         has_turn: Whether it has the turn in its local queue. A won lease or
             `LocalQueue.give_up` ends the turn.
@@ -54,12 +59,20 @@ class Acquisition:
         "has_turn", "queue", "session",
     )  # fmt: skip
 
-    def __init__(self, lock: LockSpec, session: Session, wait: int | None, began: float) -> None:
+    def __init__(
+        self,
+        lock: LockSpec,
+        session: Session,
+        wait: int | None,
+        began: float,
+        asking_since: float,
+    ) -> None:
         self._lock = lock
         self.session = session
         self._masters = session.masters
         self._wait = wait
-        self._began = self._asking_since = began
+        self._began = began
+        self._asking_since = asking_since
         self._made_budget: WaitBudget | None = None
         self.attempts = 0
         self.has_turn = False
