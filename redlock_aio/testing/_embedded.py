@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -25,7 +26,15 @@ FIRST_PORT, FIRST_EPHEMERAL_PORT = 15_000, 32_768
 
 PORTS_TO_TRY = 1_000
 
+CLAIMS = 32
+"""
+How many ports without a master are kept from other programs: those given last, whose servers may
+not listen yet, and those of masters stopped last, whose clients may still dial.
+"""
+
 _given = set[int]()
+_claims = dict[int, int]()
+"""The sockets that claim these ports; only their numbers, which nothing closes at the end."""
 
 
 def server_binary() -> str:
@@ -95,6 +104,10 @@ class EmbeddedMaster:
         self._paused = False
         self._unix = unix
         self.port: int = 0 if unix else free_port() if port is None else port
+        # Nothing listens while the master is dead, and its clients dial. A server of another
+        # program at this port would get their locks and the markers of their restart guards.
+        claim = _claims.pop(self.port, None)
+        self._stopped = weakref.finalize(self, _keep_a_while, self.port, claim)
 
     def __repr__(self) -> str:
         return f"<EmbeddedMaster {self.url}, {self.state}>"
@@ -232,6 +245,7 @@ class EmbeddedMaster:
     def stop(self) -> None:
         """Kill the server for good and remove its files."""
         self.kill()
+        self._stopped()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -248,6 +262,9 @@ def free_port() -> int:
     """
     Return a port that nobody listens on, and that this process has not returned before.
 
+    Nor does another process return it, before a server has had the time to listen on it, and as
+    long as an `EmbeddedMaster` has it.
+
     The system would not choose it for a client or another server. While a master is dead, its
     port could be given away otherwise, and it could not start again.
 
@@ -256,12 +273,32 @@ def free_port() -> int:
     """
     for _ in range(PORTS_TO_TRY):
         port = FIRST_PORT + secrets.randbelow(FIRST_EPHEMERAL_PORT - FIRST_PORT)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
+        if port not in _given and _claim(port):
+            _given.add(port)
+            return port
     raise OSError(
         f"no port of 127.0.0.1 from {FIRST_PORT} to {FIRST_EPHEMERAL_PORT - 1} can be bound"
         f" ({PORTS_TO_TRY} were tried)"
     )
+
+
+def _claim(port: int) -> bool:
+    """Return whether nobody listens on *port* or has claimed it; if so, claim it."""
+    # UDP has ports of its own, so the claim does not keep the server from listening. Unlike a file
+    # it ends with this process, however that ends.
+    with socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as claim:
+        try:
+            for each in (probe, claim):
+                each.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        _keep_a_while(port, claim.detach())
+    return True
+
+
+def _keep_a_while(port: int, claim: int | None) -> None:
+    """Close *claim*, a socket that claims *port*, after as many others as `CLAIMS`."""
+    if claim is not None:
+        _claims[port] = claim
+    if len(_claims) > CLAIMS:
+        os.close(_claims.pop(next(iter(_claims))))

@@ -2,11 +2,13 @@
 
 import secrets
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from redlock_aio.testing import _embedded
-from redlock_aio.testing._embedded import FIRST_EPHEMERAL_PORT, FIRST_PORT, free_port
+from redlock_aio.testing import EmbeddedMaster, _embedded
+from redlock_aio.testing._embedded import CLAIMS, FIRST_EPHEMERAL_PORT, FIRST_PORT, free_port
 
 
 def test_a_port_is_returned_once_and_never_one_that_the_system_gives_away() -> None:
@@ -15,17 +17,83 @@ def test_a_port_is_returned_once_and_never_one_that_the_system_gives_away() -> N
     assert all(FIRST_PORT <= port < FIRST_EPHEMERAL_PORT for port in ports)
 
 
+def draw(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Let these ports be drawn first."""
+    first, randbelow = iter(ports), secrets.randbelow
+
+    def drawn(limit: int) -> int:
+        port = next(first, None)
+        return randbelow(limit) if port is None else port - FIRST_PORT
+
+    monkeypatch.setattr(secrets, "randbelow", drawn)
+
+
 def test_a_port_that_is_in_use_or_was_returned_before_is_not_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    free, before = free_port(), free_port()
+    before = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         used = taken.getsockname()[1]
-        monkeypatch.setattr(_embedded, "_given", {before})
-        drawn = iter(port - FIRST_PORT for port in (used, before, free))
-        monkeypatch.setattr(secrets, "randbelow", lambda _: next(drawn))
-        assert free_port() == free
+        draw(monkeypatch, used, before)
+        assert free_port() not in {used, before}
+
+
+def test_programs_that_start_servers_at_the_same_moment_get_different_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = "from redlock_aio.testing._embedded import free_port; print(free_port()); input()"
+    command = [sys.executable, "-u", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        draw(monkeypatch, theirs)
+        assert free_port() != theirs
+        other.communicate(b"\n")
+
+
+def is_claimed(port: int) -> bool:
+    """Return whether another program would find the port claimed, though nobody listens on it."""
+    with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        tcp.bind(("127.0.0.1", port))
+        try:
+            udp.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def draw_many() -> None:
+    for _ in range(CLAIMS + 1):
+        free_port()
+
+
+def test_the_port_of_a_dead_master_is_kept_as_long_as_it_may_start_again() -> None:
+    """Its clients dial: they would take a server of another program for it."""
+    master = EmbeddedMaster("a server that is never started")
+    draw_many()
+    assert is_claimed(master.port)
+    master.kill()
+    draw_many()
+    assert is_claimed(master.port)
+    master.stop()
+    assert is_claimed(master.port)  # its clients may not have ended yet
+    draw_many()
+    assert not is_claimed(master.port)
+
+
+def test_a_master_that_nobody_uses_any_more_keeps_no_port() -> None:
+    master = EmbeddedMaster("a server that is never started")
+    port = master.port
+    del master
+    draw_many()
+    assert not is_claimed(port)
+
+
+def test_few_claims_are_open_at_a_time() -> None:
+    for _ in range(3 * CLAIMS):
+        free_port()
+    assert len(_embedded._claims) == CLAIMS
 
 
 def test_a_machine_without_a_loopback_interface_gets_an_error(
