@@ -108,7 +108,7 @@ def _kind(thing: object) -> str:
         return f"the class {name!r}"
     if inspect.isasyncgenfunction(thing):
         return f"the async generator {name!r}"
-    if inspect.isroutine(thing):
+    if name and inspect.isroutine(thing):  # from Python 3.14 on a `partial` is one, without a name
         return f"the plain function {name!r}"
     return f"a {type(thing).__name__}"
 

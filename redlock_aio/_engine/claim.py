@@ -9,15 +9,14 @@ An attempt is one round with a token of its own: if two attempts shared a token,
 of the first would delete the lock that the second has won.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
 
 from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, LockKey
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
-from redlock_aio._rules import fencing
+from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.quorum import LOST, NOT_YET, OK, SPLIT, WON, Answer, majority
 
 EXPIRY_SLACK = 0.001
@@ -70,7 +69,7 @@ class Claim:
         self.member: bytes = member
         self.unsent: int = unsent
         self.fence: int = 0
-        self.replies: list[object] = []
+        self.replies: Sequence[object] = ()
         self.began: float = 0.0
         self.until: float = 0.0
 
@@ -284,8 +283,10 @@ class Release(Round):
     in_quarantine = QuarantineRule.COUNT_IF_FOUND
     classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
-    def __init__(self, masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> None:
-        Round.__init__(self, masters.links, payload)
+    def __init__(
+        self, masters: MasterSet, claim: Claim, payload: bytes, ttl: int, yes: object = OK
+    ) -> None:
+        Round.__init__(self, masters.links, payload, yes)
         self.debt_ttl: int = ttl
         self._masters = masters
         self._claim = claim
@@ -321,6 +322,10 @@ class Release(Round):
             self._links[master].add_debt(self.debt, self.debt_ttl)
 
 
+FREED = 1
+"""The reply of ``DELIFEQ`` that it has deleted the key."""
+
+
 class NativeRelease(Release):
     """
     The release of a lock by ``DELIFEQ``, a command that few servers have.
@@ -330,7 +335,6 @@ class NativeRelease(Release):
 
     __slots__ = ()
 
-    yes: ClassVar[object] = 1
     classify: Callable[[object], NoReply] = staticmethod(replies.classify_freed)
 
     @property
@@ -359,9 +363,8 @@ class NativeRelease(Release):
         )
 
     def _by_script(self, master: int, reply: object) -> None:
-        # `yes` is the reply of the command. Without the translation, a release by the script would
-        # not count as a grant.
-        self.on_reply(master, NativeRelease.yes if reply == OK else reply)
+        # Without the translation, a release by the script would not count as a grant.
+        self.on_reply(master, FREED if reply == OK else reply)
 
 
 def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
@@ -369,10 +372,13 @@ def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
     # A server without the command refuses it, and has the script sent instead (`instead`). So a
     # flag that is out of date costs a round trip and leaves no key behind.
     if masters.can_free and claim.can_free:
-        freeing = NativeRelease(masters, claim, claim.key.free(claim.token), ttl)
+        freeing = NativeRelease(masters, claim, claim.key.free(claim.token), ttl, FREED)
         masters.send(freeing)
         return freeing
-    return release_by(masters, claim, claim.release(), ttl)
+    # The place in the queue may outlive the key. A master that refuses the release at first would
+    # keep it, and the next waiters would wait for it there.
+    longest = max(ttl, fair_ticket.LIVES) if claim.member else ttl
+    return release_by(masters, claim, claim.release(), longest)
 
 
 def release_by(masters: MasterSet, claim: Claim, payload: bytes, ttl: int) -> Release:

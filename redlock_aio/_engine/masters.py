@@ -79,9 +79,9 @@ class Round(Tally, Sender):
     classify: Callable[[object], NoReply] = staticmethod(replies.classify)
     """What a reply means as a vote; see `replies.vote`."""
 
-    def __init__(self, links: Sequence[Link], payload: bytes) -> None:
+    def __init__(self, links: Sequence[Link], payload: bytes, yes: object = OK) -> None:
         # Not `super()`: through four base classes it costs as much as the rest of making a release.
-        Tally.__init__(self, len(links))
+        Tally.__init__(self, len(links), yes)
         self._links = links
         self.payload: bytes = payload
         self.waiter: asyncio.Future[None] | None = None

@@ -13,7 +13,6 @@ settled. The speed of Redlock follows from two facts:
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 
 class Answer(enum.Enum):
@@ -114,13 +113,15 @@ class Tally:
     The count of one round among *masters*, each of which is counted once.
 
     Replies are kept as they came, and are interpreted only when they are read.
+
+    Args:
+        yes: The reply that grants.
     """
 
-    yes: ClassVar[object] = OK
+    __slots__ = ("_yes", "replies", "to_lose", "to_win", "verdict")
 
-    __slots__ = ("replies", "to_lose", "to_win", "verdict")
-
-    def __init__(self, masters: int) -> None:
+    def __init__(self, masters: int, yes: object = OK) -> None:
+        self._yes = yes
         self.replies: list[object] = [NOT_YET] * masters
         self.verdict: Outcome = OPEN
         self.to_win: int = majority(masters)
@@ -143,7 +144,7 @@ class Tally:
         if replies[master] is not NOT_YET:
             self.late(master, reply)
             return
-        if reply == self.yes:
+        if reply == self._yes:
             replies[master] = OK
             self.to_win = to_win = self.to_win - 1
             if not to_win:

@@ -257,7 +257,10 @@ class Connection(asyncio.Protocol):
             return request.OVERRUN
         # One step, without an await between: the order of `_pending` is the order on the wire.
         pending.extend(senders)
-        transport.write(payload)
+        # A write has failed in this turn of the loop: `connection_lost` follows, and answers all.
+        # asyncio logs a warning for each write from the sixth on.
+        if not transport.is_closing():
+            transport.write(payload)
         return None
 
     def ask(self, *asked: bytes) -> tuple[Question, ...]:

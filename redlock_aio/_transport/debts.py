@@ -101,7 +101,7 @@ class Debts:
         self._send = send
         for debt in self._owed.values():
             debt.until = self._loop.time() + debt.debt_ttl / 1000
-        self._collect()
+        self.collect()
 
     def lost(self) -> None:
         """Called when the connection has ended: debts are kept for the next one."""
@@ -117,11 +117,11 @@ class Debts:
 
     def _collect_later(self) -> None:
         if self._collector is None:
-            self._collector = self._loop.call_later(DEBT_INTERVAL, self._collect)
+            self._collector = self._loop.call_later(DEBT_INTERVAL, self.collect)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Send all debts that are not underway, in one write, and drop the expired ones."""
-        if self._collector is not None:  # called by `connected`, before the timer
+        if self._collector is not None:  # called before the timer
             self._collector.cancel()
         self._collector = None
         send = self._send

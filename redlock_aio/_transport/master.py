@@ -550,7 +550,15 @@ class Master:
         self.debts.lost()
 
     def drained(self) -> asyncio.Future[object] | None:
-        """Send PING, whose reply follows those to all earlier commands; ``None`` if not sent."""
+        """
+        Send all debts, and a PING, whose reply follows those to all earlier commands.
+
+        Returns:
+            The reply; ``None`` if nothing could be sent.
+        """
+        # A master that has refused a release would keep the key for its ttl: nobody repeats the
+        # release when this manager is closed.
+        self.debts.collect()
         question = Question(commands.PING, self._loop)
         return question.reply if self.send(question.payload, [question]) is None else None
 

@@ -140,7 +140,7 @@ class Supervision:
         self._clock: Callable[[], float] = boot_clock
         self._over = -math.inf  # when the command must be gone: the validity is over soon
         self._times_out = math.inf
-        self._due = math.inf  # when the next look was to be
+        self._due = -math.inf  # when the next look was to be; before the first none was
         self._ending: Ending | None = None  # what is under way
         self._began_to_end = 0.0
         self._ended_for: Ending | None = None  # the first reason for a SIGTERM
@@ -284,7 +284,8 @@ class Supervision:
         Return whether an extension may come at once, because none could be tried until now.
 
         After Ctrl-Z and `fg` this process may wake up with less than the grace left. The
-        watchdog wakes up with it, and most likely extends the lease within a round trip.
+        watchdog wakes up with it, and most likely extends the lease within a round trip. In the
+        same way most of the ttl may be over when the command begins, on a busy machine.
         """
         if now - self._due < LATE:
             return False

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from redlock_aio import Answer, Holder, LockNotAcquiredError, Retry, Vote
-from redlock_aio.cli import app, run
+from redlock_aio import Answer, Holder, Lease, LockNotAcquiredError, Retry, Vote
+from redlock_aio.cli import app, run, supervision
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.run import TOKEN
 
@@ -607,26 +607,55 @@ def test_limits_that_do_not_fit(
     assert wanted in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dashes", [False, True])
 @pytest.mark.parametrize(
     "words",
     [
-        ["/bin/echo", "-h", "db1", "shop"],
-        pytest.param(["/bin/echo", "--help"], marks=pytest.mark.full),
-        pytest.param(["/bin/echo", "--name", "foo"], marks=pytest.mark.full),
-        ["/bin/echo", "--fencing", "a", "--wait", "5s", "b"],
-        pytest.param(["/bin/echo", "hi", "--ttl", "5s"], marks=pytest.mark.full),
-        pytest.param(["/bin/echo", "--json", "PATH"], marks=pytest.mark.full),
-        pytest.param(["/bin/echo", "-m", "redis://127.0.0.1:7101"], marks=pytest.mark.full),
-        ["/bin/echo", "a", "--", "-x"],
-        pytest.param(["/bin/echo", "--", "a"], marks=pytest.mark.full),
+        ["-h", "db1", "shop"],
+        ["--help"],
+        ["--name", "foo"],
+        ["--fencing", "a", "--wait", "5s", "b"],
+        ["hi", "--ttl", "5s"],
+        ["--json", "PATH"],
+        ["-m", "redis://127.0.0.1:7101"],
+        ["a", "--", "-x"],
+        ["--", "a"],
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("dashes", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_the_options_of_the_command_are_its_own(
-    redlock: Start, key: str, words: list[str], dashes: bool
+def test_redlock_takes_no_option_of_the_command(
+    masters: Masters, key: str, words: list[str], dashes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    got: list[tuple[int, list[str]]] = []
+
+    class Supervised:
+        def __init__(self, _frame: object, lease: Lease, *_: object) -> None:
+            self.lease = lease
+
+        async def run(self, words: list[str], _environment: object) -> int:
+            got.append((self.lease.ttl, words))
+            await self.lease.release()
+            return Exit.DONE
+
+    monkeypatch.setattr(supervision, "Supervision", Supervised)
+    monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
+    words = ["/bin/echo", *words]
     before = ["--"] if dashes else []
+    assert app.main(["run", "--wait=9s", key, "--ttl", "5s", *before, *words]) == Exit.DONE
+    assert got == [(5_000, words)]
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ([], ["/bin/echo", "--fencing", "a", "--wait", "5s", "b"]),
+        ([], ["/bin/echo", "a", "--", "-x"]),
+        (["--"], ["/bin/echo", "-h", "db1", "shop"]),
+    ],
+)
+def test_the_options_of_the_command_are_its_own(
+    redlock: Start, key: str, before: list[str], words: list[str]
+) -> None:
     done = ended(redlock("run", "--wait=9s", key, "--ttl", "5s", *before, *words))
     alone = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done == (0, alone.stdout, "")

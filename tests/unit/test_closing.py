@@ -1,4 +1,4 @@
-"""A manager that is closed at each await of an acquisition hands out no valid lease."""
+"""A manager that is closed hands out no valid lease, and leaves no key that it can release."""
 
 import asyncio
 import itertools
@@ -8,7 +8,16 @@ import pytest
 from redlock_aio import Lease, Redlock, RedlockError
 
 from .cancelling import interposed, run_next
-from .kit import KINDS_AND_KEYS, Kind, Masters, in_coroutine, occupy, remaining_keys, settle
+from .kit import (
+    KINDS_AND_KEYS,
+    Kind,
+    Masters,
+    fail,
+    in_coroutine,
+    occupy,
+    remaining_keys,
+    settle,
+)
 
 pytestmark = [pytest.mark.promise("S2"), pytest.mark.promise("S3")]
 
@@ -53,3 +62,16 @@ async def test_no_lease_is_acquired_from_a_manager_that_is_closed_meanwhile(
         await settle(masters, 0.5)
         assert not remaining_keys(masters, counters=False), place
     assert failed
+
+
+@KINDS_AND_KEYS
+async def test_closing_repeats_a_release_that_a_master_has_refused(
+    masters: Masters, names: tuple[str, ...], options: Kind
+) -> None:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        lease = await redlock.lock(*names, **options).acquire()
+        fail(masters, "BUSY Redis is busy running a script.")
+        await lease.release()
+        fail(masters, "")
+        assert remaining_keys(masters, counters=False)
+    assert not remaining_keys(masters, counters=False)

@@ -39,6 +39,9 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.buffered
 
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
     def close(self) -> None:
         self.ended = "closed"
 
@@ -236,6 +239,18 @@ async def test_an_extension_after_noscript_is_not_sent_again(
 
 
 # The end.
+
+
+async def test_nothing_is_written_after_a_write_has_failed(
+    connection: Connection, transport: Transport
+) -> None:
+    """asyncio would log a warning for each, and tells of the end in a later turn of the loop."""
+    sent = send(connection, 1)
+    transport.abort()
+    sent += send(connection, 20)
+    assert len(transport.writes) == 1
+    connection.connection_lost(BrokenPipeError("Broken pipe"))
+    assert [one.replies for one in sent] == [[NoReply(Answer.UNREACHABLE, "Broken pipe")]] * 21
 
 
 @pytest.mark.promise("S3")

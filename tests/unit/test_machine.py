@@ -3,7 +3,7 @@ A machine that draws calls of the public API and faults, in virtual time, beside
 
 `Model` says who holds what, from when until when. Every grant, and the state after every step,
 is compared with it. Hypothesis shortens a failing run to the few calls that are needed.
-`test_simulation` draws longer programs, which it can't shorten.
+`tests/evidence/test_simulation.py` draws longer programs, in loops of their own.
 """
 
 import asyncio

@@ -345,6 +345,25 @@ async def test_after_a_stop_an_extension_gets_a_chance(
     assert trial.command.got == []
 
 
+async def test_if_the_command_begins_late_an_extension_gets_a_chance(
+    masters: Masters, run: Callable[[float], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = run(0.0)
+
+    def begin_late(*_: object, **__: object) -> Command:
+        loop().stall(TTL / 1000 - 2)  # as on a busy machine; less than the grace is left
+        return trial.command
+
+    monkeypatch.setattr(supervision, "Child", begin_late)
+
+    async def script() -> None:
+        await asyncio.sleep(60)
+        trial.command.exit(0)
+
+    assert await supervised(masters, trial, script, Limits(GRACE)) == 0
+    assert trial.command.got == []
+
+
 async def test_after_a_suspension_beyond_the_validity_sigkill_follows_at_once(
     masters: Masters, run: Callable[[float], Run]
 ) -> None:
