@@ -18,6 +18,9 @@ Each pair makes a lock object of its own, as a program would, and each task has
 its own key, so no task waits for another.
 
     python benchmarks/compare.py [--quick] [--uvloop] [--containers | --server redis]
+    python benchmarks/compare.py --go [--go-sources FOLDER] [--runs N] [--quick]
+
+With `--go` the locks of Go are beside them, and node-redlock where Node has it; see `beside.py`.
 
 The tables go to `results.md` and `results.svg`; with `--containers` (five Redis
 containers, through testcontainers) to `results-containers.md`, and with
@@ -27,13 +30,16 @@ containers, through testcontainers) to `results-containers.md`, and with
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import masters
 import measuring
 import redis.asyncio
+from contenders import connect
 from floor import FencedFloor, Floor, has_delifeq
 from measuring import Pair, Rate, Server, bar, median, median_ratio, percentile
 from picture import Bar, draw
@@ -120,8 +126,13 @@ def pottery_pair(clients: Sequence[redis.asyncio.Redis]) -> Pair:
 
 
 @contextlib.asynccontextmanager
-async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[dict[str, Pair]]:
-    """Open all contestants, and make their first pairs."""
+async def contestants(
+    urls: Sequence[str],
+    who: Sequence[str],
+    tasks: int = measuring.TASKS,
+    master_timeout: int | None = MASTER_TIMEOUT,
+) -> AsyncIterator[dict[str, Pair]]:
+    """Open all contestants, and make their first pairs; at most *tasks* will make them at once."""
     async with contextlib.AsyncExitStack() as stack:
         native = has_delifeq(urls[0])
         floors = {
@@ -132,16 +143,15 @@ async def contestants(urls: Sequence[str], who: Sequence[str]) -> AsyncIterator[
         for floor in floors.values():
             await floor.open(measuring.names())
             stack.push_async_callback(floor.aclose)
-        five = await stack.enter_async_context(Redlock(urls, master_timeout=MASTER_TIMEOUT))
+        five = await stack.enter_async_context(Redlock(urls, master_timeout=master_timeout))
         # With a prefix of its own: programs with different masters may not share their keys.
         one = await stack.enter_async_context(
-            Redlock(urls[:1], key_prefix="one:", master_timeout=MASTER_TIMEOUT)
+            Redlock(urls[:1], key_prefix="one:", master_timeout=master_timeout)
         )
-        clients = [
-            redis.asyncio.Redis.from_url(url, max_connections=2 * measuring.TASKS) for url in urls
-        ]
+        clients = [redis.asyncio.Redis.from_url(url, max_connections=2 * tasks) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)
+            await connect(client, tasks)
         everybody = {
             **{name: floor.pair for name, floor in floors.items()},
             OURS: redlock_pair(five),
@@ -368,7 +378,21 @@ def main() -> None:
     parser = measuring.arguments(__doc__)
     parser.add_argument("--uvloop", action="store_true", help="rows on uvloop, too")
     masters.add_options(parser)
+    parser.add_argument("--go", action="store_true", help="with the locks of Go and Node beside")
+    parser.add_argument(
+        "--go-sources",
+        type=Path,
+        metavar="FOLDER",
+        help="where the Go module proxy is not to be had",
+    )
+    parser.add_argument("--runs", type=int, help="how often --go measures all (default: 10)")
     options = parser.parse_args()
+    if options.go:
+        import beside
+
+        sys.exit(beside.main(options))
+    if options.go_sources is not None or options.runs is not None:
+        parser.error("--go-sources and --runs belong to --go")
     plan = Plan.of(quick=options.quick)
     # The log lines about masters that go down and come back are expected here.
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)

@@ -4,7 +4,8 @@ One client process of `contention.py`: several waiters for one lock.
 It has no claims of its own. `contention.py` starts one for each process of a setting,
 and joins their results. A process makes its connections, prints that it is ready, reads
 the instant at which all of them start, and prints the begin and end of each turn of each
-waiter. `time.monotonic` is the same clock in all processes of a machine.
+waiter, and the processor time that it used. `time.monotonic` is the same clock in all
+processes of a machine.
 
 A turn is 1 ms of work under the lock; then its waiter acquires the lock again at once.
 At the end the remaining waiters are cancelled.
@@ -24,7 +25,7 @@ from dataclasses import asdict, dataclass
 
 import redis.asyncio
 from measuring import TTL
-from redis.exceptions import LockError
+from redis.exceptions import RedisError
 
 PLAIN, FAIR = "redlock_aio on five", "redlock_aio on five, fair"
 FENCED = "redlock_aio on five, fencing"
@@ -36,6 +37,9 @@ WORK = 0.001
 
 Take = Callable[[str], AbstractAsyncContextManager[object]]
 """Returns a context that holds the lock with this name."""
+
+CONNECTIONS = 10_000
+"""The most connections of a client of redis-py, whose default are too few for many waiters."""
 
 PATIENCE = 2.0
 """Seconds that cancelled waiters may take to end."""
@@ -66,32 +70,47 @@ async def own_locks(urls: Sequence[str], kind: str) -> AsyncIterator[Take]:
         yield lambda name: redlock.lock(name, ttl=TTL, fair=kind == FAIR)
 
 
+async def connect(client: redis.asyncio.Redis, number: int) -> None:
+    """
+    Open so many connections of a client, one after another.
+
+    Hundreds of tasks that each open one at once would exceed its timeout, and try again.
+    """
+    pool = client.connection_pool
+    for each in [await pool.get_connection() for _ in range(number)]:
+        await pool.release(each)
+
+
 @contextlib.asynccontextmanager
-async def redis_py(url: str) -> AsyncIterator[Take]:
-    async with redis.asyncio.Redis.from_url(url) as client:
+async def redis_py(url: str, waiters: int) -> AsyncIterator[Take]:
+    async with redis.asyncio.Redis.from_url(url, max_connections=CONNECTIONS) as client:
+        await connect(client, waiters)
         yield lambda name: client.lock(name, timeout=TTL / 1000)
 
 
 @contextlib.asynccontextmanager
-async def pottery(urls: Sequence[str]) -> AsyncIterator[Take]:
+async def pottery(urls: Sequence[str], waiters: int) -> AsyncIterator[Take]:
     from pottery import AIORedlock
 
     async with contextlib.AsyncExitStack() as stack:
-        masters = frozenset(
-            [await stack.enter_async_context(redis.asyncio.Redis.from_url(url)) for url in urls]
-        )
+        clients = [redis.asyncio.Redis.from_url(url, max_connections=CONNECTIONS) for url in urls]
+        for client in clients:
+            await connect(client, waiters)
+        masters = frozenset([await stack.enter_async_context(client) for client in clients])
         yield lambda name: AIORedlock(key=name, masters=masters, auto_release_time=TTL / 1000)
 
 
 def contestant(load: Load) -> tuple[AbstractAsyncContextManager[Take], tuple[type[Exception], ...]]:
     """Return the context that opens a contestant, and its errors for a lock not acquired."""
     if load.contestant == REDIS_PY:
-        return redis_py(load.urls[0]), (LockError,)
+        return redis_py(load.urls[0], load.waiters), (RedisError,)
     if load.contestant == POTTERY:
-        from pottery.exceptions import PotteryError
+        from pottery.exceptions import PrimitiveError
 
-        return pottery(load.urls), (PotteryError,)
-    return own_locks(load.urls, load.contestant), ()
+        return pottery(load.urls, load.waiters), (PrimitiveError,)
+    from redlock_aio import RedlockError
+
+    return own_locks(load.urls, load.contestant), (RedlockError,)
 
 
 async def contend(load: Load) -> None:
@@ -101,8 +120,9 @@ async def contend(load: Load) -> None:
     opening, failures = contestant(load)
 
     async def pair(name: str) -> None:
-        async with take(name):
-            pass
+        with contextlib.suppress(*failures):  # many at once may be too slow for some
+            async with take(name):
+                pass
 
     async def acquire_repeatedly(mine: Turns) -> None:
         nonlocal failed
@@ -122,12 +142,14 @@ async def contend(load: Load) -> None:
         print("ready", flush=True)
         start = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(start - clock())
+        cpu = time.process_time()
         waiters = [asyncio.create_task(acquire_repeatedly(mine)) for mine in turns]
         await asyncio.wait(waiters, timeout=start + load.seconds - clock())
+        used = time.process_time() - cpu
         for waiter in waiters:
             waiter.cancel()
         await asyncio.wait(waiters, timeout=PATIENCE)
-        print(json.dumps({"turns": turns, "failed": failed}), flush=True)
+        print(json.dumps({"turns": turns, "failed": failed, "cpu": used}), flush=True)
         os._exit(0)  # some waiters do not end when they are cancelled
 
 

@@ -54,6 +54,9 @@ MOST_APART = 0.2
 """The largest difference of the fewest to the most turns, once a waiter has `ENOUGH_TURNS`."""
 ENOUGH_TURNS = 20
 
+PYTHON = (sys.executable, str(measuring.HERE / "contenders.py"))
+"""The program of a client process, unless the contestant has another one."""
+
 HEAD_START = 0.2
 """Seconds between the message with the start time and the start."""
 
@@ -95,6 +98,9 @@ class Taken:
     failed: int
     commands: float
     """The commands on each master, including those of scripts."""
+    client_cpu: float
+    """Seconds of the processor that the processes used."""
+    servers_cpu: float
 
     @property
     def merged(self) -> Turns:
@@ -164,19 +170,21 @@ async def start_at(client: Process, instant: float) -> None:
     await line.drain()
 
 
-async def result(client: Process) -> tuple[list[Turns], int]:
+async def result(client: Process) -> tuple[list[Turns], int, float]:
     output, _ = await client.communicate()
     if client.returncode:
         raise RuntimeError(f"a client process ended with {client.returncode}")
     parsed = json.loads(output)
     turns = [[(began, ended) for began, ended in mine] for mine in parsed["turns"]]
-    return turns, parsed["failed"]
+    return turns, parsed["failed"], parsed["cpu"]
 
 
 @asynccontextmanager
-async def client_processes(load: Load, number: int) -> AsyncIterator[list[Process]]:
+async def client_processes(
+    program: Sequence[str], load: Load, number: int
+) -> AsyncIterator[list[Process]]:
     clients: list[Process] = []
-    arguments = (sys.executable, str(measuring.HERE / "contenders.py"), load.dump())
+    arguments = (*program, load.dump())
     try:
         for _ in range(number):
             clients.append(  # noqa: PERF401 - processes that have started are ended in any case
@@ -190,30 +198,45 @@ async def client_processes(load: Load, number: int) -> AsyncIterator[list[Proces
                 await client.wait()
 
 
-async def contend(urls: Sequence[str], contestant: str, setting: Setting, seconds: float) -> Taken:
+async def contend(
+    urls: Sequence[str],
+    contestant: str,
+    setting: Setting,
+    seconds: float,
+    program: Sequence[str] = PYTHON,
+) -> Taken:
     """Run the processes of one contestant, which contend for a new key."""
     each = setting.waiters // setting.processes
     used = urls[:1] if contestant in ON_ONE else urls
     load = Load(contestant, used, f"hot:{time.monotonic_ns()}", each, seconds)
     counters = Counters(load.urls)
-    async with asyncio.timeout(seconds + 120), client_processes(load, setting.processes) as clients:
+    async with (
+        asyncio.timeout(seconds + 120),
+        client_processes(program, load, setting.processes) as clients,
+    ):
         await asyncio.gather(*map(ready, clients))
         before = counters.read()
+        servers_before = measuring.servers_cpu(used)
         start = time.monotonic() + HEAD_START
         await asyncio.gather(*(start_at(client, start) for client in clients))
         await asyncio.sleep(start + seconds - time.monotonic())
         commands = (
             counters.read() - before - len(used)
         )  # the first request for the counters is counted, too
+        by_servers = measuring.servers_cpu(used) - servers_before
         output = await asyncio.gather(*map(result, clients))
     counters.close()
     turns = [
         [turn for turn in mine if turn[1] <= start + seconds]
-        for their, _ in output
+        for their, *_ in output
         for mine in their
     ]
-    failed = sum(number for _, number in output)
-    return Taken(contestant, setting, start, seconds, turns, failed, commands / len(used))
+    failed = sum(number for _, number, _ in output)
+    by_clients = sum(used for *_, used in output)
+    return Taken(
+        contestant, setting, start, seconds, turns, failed, commands / len(used),
+        by_clients, by_servers,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -340,7 +363,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="how long each setting is measured")
     masters.add_options(parser)
     options = parser.parse_args()
-    seconds = options.seconds or (0.5 if options.quick else 3.0)
+    seconds = options.seconds or (0.3 if options.quick else 3.0)
     logging.getLogger("redlock_aio").setLevel(logging.ERROR)
     with masters.running(options) as servers:
         urls = [server.url for server in servers]

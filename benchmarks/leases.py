@@ -7,6 +7,11 @@ extension costs at most twice the processor time of the floor; that no turn of t
 takes 20 ms, or 50 ms with 100,000 leases; and that leases with a very short ttl are extended
 about three times in a ttl and at most six times.
 
+100,000 leases and five masters use half of a machine with two cores, and three quarters of it if
+the masters are containers; Docker's proxy of their ports comes on top. If other programs use the
+rest, extensions come too late, and leases are lost: that says something about the machine only.
+The command then says how full the machine was, ends with 1, and keeps no results.
+
 A lease is alive if `lease.valid` is true and its key has a ttl on the masters. The floor of an
 extension is one short script for each lease and master, twenty of them in a turn of the loop,
 see `floor.py`; this library extends many leases by one command. A turn of the loop takes long
@@ -26,9 +31,12 @@ testcontainers) to `results-leases-containers.md`, with `--server redis` to
 
 import asyncio
 import gc
+import os
 import selectors
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 
@@ -36,15 +44,17 @@ import masters
 import measuring
 import redis
 from floor import TOKEN, Floor, pack
-from measuring import bar
+from measuring import bar, cores_time
 
-from redlock_aio import Lease, Redlock
+from redlock_aio import Lease, LockNotHeldError, Redlock
 
 SHORT_LEASES, SHORT_TTL = 10, 100
 
 MOST_CPU, CPU_GOAL = 0.25, 0.10
 MOST_TO_FLOOR = 2
 MOST_EXTENSIONS = 6
+FULL = 0.95
+"""The share of the time of all cores from which on the machine counts as full."""
 
 GONE = -2
 """The reply to PTTL for a missing key."""
@@ -158,6 +168,19 @@ class Held:
     """The time of a full garbage collection with these leases, in ms."""
     left: int
     """The number of keys left on the masters after all leases were released."""
+    busy: float
+    """The share of the time of all cores that was used, by whatever process."""
+    losses: Mapping[str, int]
+    """How many leases had been lost when they were released, by the reason."""
+
+    @property
+    def own(self) -> float:
+        """The share of the time of all cores that this process and the masters used."""
+        return (self.cpu + self.masters * self.cpu_of_masters) / (os.cpu_count() or 1)
+
+    @property
+    def masters(self) -> int:
+        return len(self.alive)
 
     @property
     def cpu_us(self) -> float:
@@ -189,14 +212,20 @@ async def acquire(redlock: Redlock, number: int, ttl: int) -> list[Lease]:
     return leases
 
 
-async def release(leases: Sequence[Lease]) -> None:
+async def release(leases: Sequence[Lease]) -> Mapping[str, int]:
+    """Release all *leases*; return how many of them had been lost, by the reason."""
     left = iter(leases)
+    losses: Counter[str] = Counter()
 
     async def some() -> None:
         for lease in left:
-            await lease.release()
+            try:
+                await lease.release()
+            except LockNotHeldError as error:
+                losses[error.reason] += 1
 
     await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    return losses
 
 
 def times_to_live(url: str, number: int) -> list[int]:
@@ -237,16 +266,18 @@ async def hold(urls: Sequence[str], load: Load, turns: Turns) -> Held:
         # The first extensions of the leases that were acquired first are over by now, or soon.
         await asyncio.sleep(1)
         used_before, extensions_before = await asyncio.to_thread(work, urls)
+        ticks = cores_time()
         turns.forget()
         began, cpu_began = time.perf_counter(), time.process_time()
         await asyncio.sleep(load.seconds)
         elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
         longest, most_cpu = turns.longest, turns.most_cpu
+        worked, idle = (now - then for now, then in zip(cores_time(), ticks, strict=True))
         used, extensions = await asyncio.to_thread(work, urls)
         valid = sum(lease.valid for lease in leases)
         # In a thread: the time of these requests is not a cost of the leases.
         ttls = [await asyncio.to_thread(times_to_live, url, number) for url in urls]
-        await release(leases)
+        losses = await release(leases)
     gc.unfreeze()
     floor_us = (floor_us + await ExtensionFloor(urls).cost(load.seconds / 10)) / 2
     return Held(
@@ -263,6 +294,8 @@ async def hold(urls: Sequence[str], load: Load, turns: Turns) -> Held:
         most_cpu=most_cpu,
         collection=collection,
         left=sum(each != GONE for url in urls for each in times_to_live(url, number)),
+        busy=worked / max(1, worked + idle),
+        losses=losses,
     )
 
 
@@ -277,7 +310,7 @@ async def hold_short(urls: Sequence[str], seconds: float) -> Short:
             stats = client.info("commandstats")
             elapsed = time.perf_counter() - began
         valid = sum(lease.valid for lease in leases)
-        await release([lease for lease in leases if lease.valid])
+        await release(leases)
     calls = int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
     return Short(valid, calls / SHORT_LEASES / elapsed)
 
@@ -290,6 +323,7 @@ def rows_of(held: Held) -> Iterator[list[str]]:
         f"{held.valid:,}",
         bar("all", passed=held.valid == n),
     ]
+    yield ["... lost until they were released", f"{sum(held.losses.values()):,}", ""]
     yield ["... keys alive, on the master with the fewest", f"{min(held.alive):,}",
            bar("all", passed=min(held.alive) == n)]  # fmt: skip
     yield ["... least time to live of any key", f"{held.shortest:,} ms", ""]
@@ -300,6 +334,8 @@ def rows_of(held: Held) -> Iterator[list[str]]:
     yield ["... share of one core", f"{held.cpu:.1%}",
            ", ".join(bar(f"< {most:.0%}", passed=held.cpu < most) for most in limits)]  # fmt: skip
     yield ["... share of one core, each master", f"{held.cpu_of_masters:.1%}", ""]
+    yield ["... share of all cores: this process and the masters", f"{held.own:.0%}", ""]
+    yield ["... share of all cores: every process of the machine", f"{held.busy:.0%}", ""]
     yield ["... processor time of an extension", f"{held.cpu_us:.1f} µs", ""]
     yield ["... to the floor's", f"{to_floor:.2f}",
            bar(f"<= {MOST_TO_FLOOR}", passed=to_floor <= MOST_TO_FLOOR)]  # fmt: skip
@@ -308,6 +344,21 @@ def rows_of(held: Held) -> Iterator[list[str]]:
     yield ["... longest turn, with the work of other processes", f"{held.longest_turn:.0f} ms", ""]
     frozen = ", before `gc.freeze()`" if load.frozen else ""
     yield [f"... a full garbage collection{frozen}", f"{held.collection:.0f} ms", ""]
+
+
+def why_lost(held: Held) -> str:
+    """Return what is to be said of leases that were lost; "" if none was."""
+    if not held.losses:
+        return ""
+    reasons = "; ".join(f"{number:,} because {why}" for why, number in held.losses.items())
+    text = (
+        f"Of {held.load.leases:,} leases {sum(held.losses.values()):,} were lost: {reasons}. "
+        f"All cores were busy for {held.busy:.0%} of the time; this process and the masters used "
+        f"{held.own:.0%}."
+    )
+    if held.busy >= FULL:
+        text += " The machine was full, so this says nothing of the library: stop other programs."
+    return text
 
 
 def rows_of_short(short: Short) -> Iterator[list[str]]:
@@ -347,6 +398,8 @@ def main() -> None:
         ]
     )
     print(text)
+    if lost := [said for held in many if (said := why_lost(held))]:
+        sys.exit("\n".join(lost))
     if not options.quick:
         masters.results(options, "results-leases").write_text(f"{text}\n")
 

@@ -30,6 +30,9 @@ TTL = 10_000
 
 TASKS = 100
 
+MOST_LATE = 5.0
+"""Seconds after the measured ones in which pairs that have begun may be done."""
+
 HERE = Path(__file__).parent
 
 MEASURED = measured()
@@ -59,6 +62,22 @@ class Rate:
 
     pairs_per_second: float
     cpu_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What pairs in many tasks at once took; a client in another language says the same."""
+
+    pairs: int
+    failed: int
+    """How many attempts had an error."""
+    took: float
+    """Seconds until the last pair was done."""
+    cpu: float
+    """Seconds of the processor that the client used."""
+    p50: float
+    p99: float
+    """Latencies of a pair, in µs."""
 
 
 def names(tasks: int = TASKS) -> list[str]:
@@ -103,6 +122,63 @@ async def latencies(pair: Pair, *, seconds: float) -> list[float]:
         took.append((after - before) * 1e6)
         before = after
     return sorted(took)
+
+
+async def took(
+    pair: Pair, tasks: int, seconds: float, failures: tuple[type[Exception], ...] = ()
+) -> Took:
+    """
+    Make pairs in *tasks* tasks for *seconds*, and take the time of each.
+
+    A pair that is not done `MOST_LATE` later is cancelled, and counts as failed.
+
+    Args:
+        failures: The errors of this lock when it was not acquired, which are counted.
+    """
+    clock = time.perf_counter
+    latencies: list[float] = []
+    failed = 0
+
+    async def work(name: str) -> None:
+        nonlocal failed
+        before = clock()
+        while before < ends:
+            try:
+                await pair(name)
+            except failures:
+                failed += 1
+                before = clock()
+                continue
+            after = clock()
+            latencies.append((after - before) * 1e6)
+            before = after
+
+    gc.collect()
+    began, cpu = clock(), time.process_time()
+    ends = began + seconds
+    working = [asyncio.create_task(work(name)) for name in names(tasks)]
+    done, undone = await asyncio.wait(working, timeout=seconds + MOST_LATE)
+    elapsed, used = clock() - began, time.process_time() - cpu
+    for task in undone:
+        task.cancel()
+    if undone:  # some do not end when they are cancelled
+        await asyncio.wait(undone, timeout=MOST_LATE)
+    for task in done:
+        task.result()
+    failed += len(undone)
+    latencies.sort()
+    middle, late = [percentile(latencies, share) if latencies else 0.0 for share in (0.5, 0.99)]
+    return Took(len(latencies), failed, elapsed, used, middle, late)
+
+
+def servers_cpu(urls: Sequence[str]) -> float:
+    """Return the seconds of the processor that the masters have used so far."""
+    total = 0.0
+    for url in urls:
+        with redis.Redis.from_url(url) as client:
+            used = client.info("cpu")
+        total += used["used_cpu_user"] + used["used_cpu_sys"]
+    return total
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -186,6 +262,12 @@ def command() -> str:
     """Return one line about the command that measures, the date, the commit and the load before."""
     what = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     return f"Measured on {datetime.now(UTC).date()} by `{what}`. {said([MEASURED])}"
+
+
+def cores_time() -> tuple[int, int]:
+    """Return for how many ticks all cores have worked, and for how many they had nothing to do."""
+    user, nice, system, idle, waiting, *more = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return user + nice + system + sum(more), idle + waiting
 
 
 def machine(url: str, *packages: str) -> str:

@@ -1,20 +1,29 @@
 """
-Copies figures from the results files into the page about speed and the README.
+Copies figures from the results files into the pages about speed and the README.
 
-Each table of the page stands between two comments, such as ``<!-- scale:begin -->``. It has
-chosen rows and columns of a table in a results file: its head names the columns, and its first
-cells name the rows. This program replaces all other cells. It does not touch the prose around
-the tables, so read that afterwards.
+Each table of the page about speed stands between two comments, such as ``<!-- scale:begin -->``.
+It has chosen rows and columns of a table in a results file: its head names the columns, and its
+first cells name the rows. This program replaces all other cells. It does not touch the prose around
+the tables, so read that afterwards. The page "How far it goes" has whole tables of its results
+between such comments, and an example that is calculated from them.
 
     python benchmarks/publish.py
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from capacity import Costs
+
+import claims
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "explanation" / "speed.md"
+FAR = PAGE.with_name("how-far-it-goes.md")
 README = HERE.parent / "README.md"
 
 TABLES = {
@@ -27,8 +36,46 @@ TABLES = {
     "regions": ("results-regions.md", 2),
     "keys": ("results-keys.md", 2),
     "memory": ("results-keys.md", 1),
+    "go": ("results-go.md", 2),
+    "go-waiters": ("results-go.md", 2),
+    "go-statements": ("results-go.md", 1),
 }
 """The results file of each table, and the number of cells that name a row."""
+
+CAPACITY = HERE / "results-capacity.md"
+
+TABLES_OF_FAR = {
+    "pairs": (
+        "a pair, nobody waits", "processes", "commands", "bytes in", "bytes out",
+        "processor time", "pairs/s of a full core", "what is full",
+    ),
+    "leases": (
+        "held", "processes", "extensions/s", "by the rule", "processor time of one", "lost",
+        "what is full",
+    ),
+    "waiters": (
+        "waiting", "processes", "commands/s each", "processor time of each in 1 s", "what is full",
+    ),
+    "mixed": (
+        "processes", "fair pairs/s", "extensions/s", "forecast of a master's core", "measured",
+        "to the forecast", "busiest client", "what is full",
+    ),
+    "full": (
+        "processes", "forecast, at a rate", "forecast, as fast as they can", "pairs/s",
+        "busiest master", "busiest client", "what is full",
+    ),
+    "idle": (
+        "idle", "connections to a master", "bytes of a master each", "commands/s each",
+        "a master's core",
+    ),
+    "memory": ("of",),
+}  # fmt: skip
+"""The columns of each table of `CAPACITY` that the page "How far it goes" shows."""
+
+NOT_MEASURED = (
+    "*Not measured yet: `python benchmarks/capacity.py` measures it, and "
+    "`python benchmarks/publish.py` puts it here.*"
+)
 
 Table = list[list[str]]
 
@@ -96,37 +143,79 @@ def paragraphs(results: str, *beginnings: str) -> list[str]:
     ]
 
 
+def published_far(page: str, results: str) -> str:
+    """Return the *page* "How far it goes" with these *results*; "" if there are none."""
+    inside = {"example": example(results) if results else NOT_MEASURED}
+    for name, titles in TABLES_OF_FAR.items():
+        inside[name] = whole(results, titles) if results else NOT_MEASURED
+    if results:
+        facts = paragraphs(results, "Five masters", "Measured on")
+        inside["pairs"] = "\n\n".join([*facts, inside["pairs"]])
+    for name, text in inside.items():
+        before, _, after = between(page, f"far-{name}")
+        page = f"{before}\n{text}\n{after}"
+    return page
+
+
+def whole(results: str, titles: Sequence[str]) -> str:
+    """Return the columns *titles* of the table that has them; all of them if that is only one."""
+    if len(titles) == 1:
+        (all_of,) = (part for part in results.split("\n\n") if part.startswith(f"| {titles[0]} |"))
+        titles = [title for title in cells(all_of)[0] if title]
+    rule = ["---", *["---:"] * (len(titles) - 2), "---"]
+    rows = [list(titles), rule, *measured(results, titles)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def costs(results: str) -> "Costs":
+    """Return what each part of a load of 16 processes costs a master."""
+    from capacity import Costs
+
+    def of(titles: Sequence[str], *words: str) -> float:
+        rows = measured(results, titles)
+        found = next(row for row in rows if all(any(w in c for c in row[:-1]) for w in words))
+        return number(found[-1]) / 1e6
+
+    (idle,) = measured(results, ["idle", "a master's core"])
+    return Costs(
+        pair=of(["a pair, nobody waits", "processes", "processor time"], "plain, at a rate", "16"),
+        extension=of(["held", "processes", "processor time of one"], "16"),
+        waiter=of(["waiting", "processes", "processor time of each in 1 s"], "fair=True", "16"),
+        process=float(idle[1].removesuffix("%")) / 100 / number(idle[0]),
+    )
+
+
+def example(results: str) -> str:
+    """Return what the formula says of the load of a thousand processes."""
+    from capacity import share_of_core
+
+    cost = costs(results)
+    parts = {
+        "the pairs": share_of_core(cost, pairs=2_000, leases=0, ttl=10_000, waiters=0),
+        "the extensions": share_of_core(cost, pairs=0, leases=20_000, ttl=10_000, waiters=0),
+        "the waiters": share_of_core(cost, pairs=0, leases=0, ttl=10_000, waiters=500),
+        "the connections": 1_000 * cost.process,
+    }
+    return (
+        "For example, 1,000 processes make 2,000 plain pairs a second, hold 20,000 leases of 10 s, "
+        "and 500 tasks wait for fair locks. With the costs below, of 16 processes and at a rate, "
+        f"each master uses {sum(parts.values()):.0%} of its core: "
+        f"{', '.join(f'{share:.1%} for {what}' for what, share in parts.items())}."
+    )
+
+
 def sentence(readme: str) -> str:
     """
-    Return the *readme* with its sentence about speed from the results.
+    Return the *readme* with its sentence about speed from the runs of `results-go.json`.
 
-    It says what is the same on a busy machine: processor time, and that as a share. Latencies of
-    an idle machine are figures of that machine.
+    Too few runs say nothing, and leave it as it is.
     """
-    rows = {row[0].strip("*"): row for row in cells((HERE / "results.md").read_text())}
-    ours, theirs = rows["redlock_aio on five"], rows["redis-py's Lock on one"]
-    latency = number(ours[3]) / number(theirs[3])
-    if not 2 / 3 < latency < 3 / 2:
-        sys.exit(f"the latencies are not about the same: {ours[3]} and {theirs[3]}")
-    text = (
-        f"A pair of acquire and release on five servers costs your program {ours[6]} of CPU time:"
-        f" {share(number(ours[6]) / number(theirs[6]))} of what redis-py's lock on one server costs"
-        f" ({theirs[6]}). From beginning to end both take about the same time."
-    )
+    runs = json.loads((HERE / "results-go.json").read_text())["runs"]
+    if len(runs) < claims.RUNS:
+        print(f"results-go.json has {len(runs)} runs, not {claims.RUNS}: the README stays as it is")
+        return readme
     before, _, after = between(readme, "speed")
-    return before + text + after
-
-
-SHARES = "half, a third, a quarter, a fifth, a sixth, a seventh, an eighth, a ninth, a tenth"
-
-
-def share(ratio: float) -> str:
-    """Return a *ratio* in words, such as "a sixth"."""
-    words = SHARES.split(", ")
-    part = round(1 / ratio)
-    if not 2 <= part < 2 + len(words):
-        sys.exit(f"{ratio:.2f} is none of these: {SHARES}")
-    return words[part - 2]
+    return before + claims.sentence(runs) + after
 
 
 def number(cell: str) -> float:
@@ -136,6 +225,8 @@ def number(cell: str) -> float:
 
 def main() -> None:
     PAGE.write_text(published(PAGE.read_text()))
+    results = CAPACITY.read_text() if CAPACITY.exists() else ""
+    FAR.write_text(published_far(FAR.read_text(), results))
     README.write_text(sentence(README.read_text()))
 
 

@@ -29,14 +29,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import masters
 import measuring
 import redis.asyncio
 from distance import at_distance
-from measuring import TTL, Pair, bar, median
+from measuring import TTL, Pair, bar, cores_time, median
 
 from redlock_aio import Redlock
 
@@ -116,12 +115,6 @@ async def use_of(crowd: Crowd, enter: Enter, seconds: float) -> Use:
     worked, idled = cores_time()
     busy = (worked - working) / max(worked - working + idled - idle, 1)
     return Use(used / crowd.permits / seconds, sorted(waits), most, busy)
-
-
-def cores_time() -> tuple[int, int]:
-    """Return for how many ticks all cores have worked, and for how many they had nothing to do."""
-    user, nice, system, idle, waiting, *more = map(int, Path("/proc/stat").read_text().split()[1:9])
-    return user + nice + system + sum(more), idle + waiting
 
 
 def pair_of(redlock: Redlock, kind: str) -> Pair:

@@ -95,6 +95,9 @@ class Master(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_closing(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 

@@ -25,6 +25,9 @@ import pytest
 import redis.utils
 from hypothesis import HealthCheck, settings
 
+# Until the tests have been collected nearly all objects stay; see `frozen_objects`.
+gc.disable()
+
 # For each connection redis-py asks for its own version, and reads a file to find it.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
@@ -161,6 +164,7 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
 @pytest.fixture(scope="session", autouse=True)
 def frozen_objects() -> None:
     """Freeze the objects from before all tests: the collection after each test skips them."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

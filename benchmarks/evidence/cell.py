@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import platform
 import random
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .clocks import compiled
 from .clusters import Cluster
 from .containers import ContainerServer
 from .crew import Crew
@@ -23,7 +26,7 @@ from .locks import Contestant
 from .networks import BALANCER, NAME, PORT, Network
 from .provenance import measured
 from .recorder import FAULTS, Recorder, now
-from .servers import SERVICE, Master, Place, SentinelServer, Server, compiled, wait_for_copy
+from .servers import DEBUGGED, SERVICE, Master, Place, SentinelServer, Server, wait_for_copy
 from .world import World
 
 WORKERS = 3
@@ -32,6 +35,9 @@ REPLICA = "new"
 
 AT_ONCE = "--repl-diskless-sync-delay", "0"
 """The options of a server that copies its keys to a replica without a wait for other replicas."""
+
+ON_DISK = (("--appendonly", "yes"), ("--save", "1 1"))
+"""The options of servers with a disk: in turn they append to a file, and write snapshots."""
 
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
@@ -45,11 +51,64 @@ Seconds after the end of a run until all keys of its locks have expired: those o
 process, and registrations in fair queues, which live for 3 s.
 """
 
-BUSY: Mapping[str, float] = {"longest_gap": 4.0, "overtaken_within": 2.0, "lost_within": 0.0}
+BUSY: Mapping[str, float] = {
+    "longest_gap": 4.0, "overtaken_within": 2.0, "lost_within": 0.0, "cancelled_within": 2.0,
+    "kept_within": 1.0,
+}  # fmt: skip
 """
 The limits that a cell may have (`Cell.limits`), and how often the longest delay of a client's
 event loop is added to each: on a busy machine all of them wait.
 """
+
+ORDER = 0.1
+"""
+The seconds by which a fair waiter may have come earlier than one that is served before it. What is
+promised is twice the difference between the masters' clocks, which is 0 on one machine. The rest is
+the time until a waiter takes its place, and half a round trip.
+"""
+
+CANCELLED = 0.01
+"""
+The seconds after the end of its lease in which a body may begin a write: the step that its event
+loop was in. What is recorded as the end is up to a millisecond early.
+"""
+
+KEPT = 0.01
+"""The seconds from the instant of an acquisition, as the library sees it, to its record."""
+
+
+def cannot(contestant: Contestant, row: Row) -> str:
+    """Return why a kind of lock can't be tried in a row anywhere; empty if it can."""
+    if "sentinels" in row.needs and "sentinel" not in contestant.abilities:
+        return "it takes no master behind Sentinels"
+    if "cluster" in row.needs and "cluster" not in contestant.abilities:
+        return "it takes no Redis Cluster"
+    if row.ability and row.ability not in contestant.abilities:
+        return "it has no such operation"
+    if "event loop" in row.needs and not contestant.event_loop:
+        return "its event loop is not that of the program"
+    if "fork" in row.needs and not contestant.forks:
+        return "it does not fork"
+    return ""
+
+
+def promised(row: Row, contestant: Contestant) -> dict[str, float]:
+    """Return what the library promises of a kind of lock under the fault of *row*: see `BUSY`."""
+    limits = {"cancelled_within": CANCELLED, "kept_within": KEPT}
+    if row.longest_gap is not None:
+        limits["longest_gap"] = row.longest_gap
+    # Where two servers serve, or the clock of a master is an hour off, no order is promised; where
+    # clocks drift apart, less of it than `ORDER`.
+    if contestant.fair and not row.assumption and "clocks" not in row.needs:
+        limits["overtaken_within"] = ORDER
+    return limits
+
+
+def leaves_nothing(row: Row, contestant: Contestant) -> bool:
+    """Return whether no key of a lock may be left when all has expired."""
+    # What is kept is not released, and ends by the clock of its master: if somebody sets that back
+    # by an hour, an hour later.
+    return not (contestant.keeps and row.assumption and "clocks" in row.needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +167,8 @@ class Stage:
             if cell.row.endpoint:
                 nodes += REPLICA, BALANCER
             self._network = stack.enter_context(Network(nodes))
-        shim = compiled(scratch) if "clocks" in needs else None
-        self._place = Place(cell.binary, scratch, self._network, shim)
+        self._shim = compiled(scratch) if "clocks" in needs else None
+        self._place = Place(cell.binary, scratch, self._network, self._shim)
         self.servers: Sequence[Master]
         if "sentinels" in needs:
             self._start_sentinels()
@@ -118,8 +177,13 @@ class Stage:
         elif cell.containers:
             self.servers = [stack.enter_context(ContainerServer(name)) for name in names]
         else:
-            options = AT_ONCE if cell.row.endpoint else ()
-            self.servers = [self._start(Server(self._place, name, *options)) for name in names]
+            options: tuple[str, ...] = AT_ONCE if cell.row.endpoint else ()
+            options += DEBUGGED if "snapshots" in needs else ()
+            kept = itertools.cycle(ON_DISK if "disks" in needs else [()])
+            self.servers = [
+                self._start(Server(self._place, name, *options, *keeps, disk=bool(keeps)))
+                for name, keeps in zip(names, kept, strict=False)
+            ]
         if not needs & {"sentinels", "cluster"}:
             self.urls = tuple(server.url for server in self.servers)
         if cell.row.endpoint:
@@ -195,8 +259,17 @@ class Stage:
             seed=cell.seed,
         )
         job = dataclasses.replace(job, **{**cell.row.job, **cell.job})  # type: ignore[arg-type]
-        within = net.within if net is not None else lambda _: ()
-        return Crew(job, within, cell.contestant.command)
+
+        def within(name: str) -> Sequence[str]:
+            if net is None:
+                return ()
+            if name not in net:  # it takes the place of one that was killed
+                net.add(name)
+            return net.within(name)
+
+        # A program in another language has no use for the library, or records wrong times with it.
+        shim = self._shim if cell.contestant.command[:1] in {(), (sys.executable,)} else None
+        return Crew(job, within, cell.contestant.command, shim)
 
     def world(self, crew: Crew, record: Recorder) -> World:
         """Return what the row acts on."""
@@ -241,7 +314,8 @@ def run(cell: Cell, folder: Path) -> list[str]:
             wrong = crew.wait()
             ended = now()
             late = crew.late()
-        left = keys_left(stage.servers, cell.clean_within)
+        clean = leaves_nothing(cell.row, cell.contestant)
+        left = keys_left(stage.servers, cell.clean_within) if clean else None
         meta = facts(cell, crew.job, server) | measures
         meta |= {"began": began, "ended": ended, "keys_left": left, "masters": world.masters}
         meta |= {name: limit + BUSY[name] * late for name, limit in cell.limits.items()}

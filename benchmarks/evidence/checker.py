@@ -22,6 +22,7 @@ from typing import Any, Final
 from .expiry import claims, revivals
 from .history import NEVER, History, HistoryError, Operation, read
 from .leases import (
+    MS,
     Leases,
     Tenure,
     beyond_permits,
@@ -36,7 +37,22 @@ from .leases import (
     without_token,
 )
 from .linearizable import NotLinearizable, RegisterState, check_register
-from .order import are_even, overtakings, passed, stopped, told_at, turns, waits
+from .order import (
+    FEW_LONG,
+    again_too_early,
+    are_even,
+    handed_to_those_who_wait,
+    overtakings,
+    passed,
+    places,
+    stopped,
+    streaks,
+    there_all_along,
+    told_at,
+    turns,
+    waits,
+    written_late,
+)
 from .progress import Reachability, gaps, longest_pause, lost_without_need
 
 PROMISES: Final = {
@@ -47,19 +63,27 @@ PROMISES: Final = {
     "reads": "a reader saw a change under its lease, though its writer had one, too",
     "tokens": "a fencing token was missing, not higher than an earlier one, or that of a reader",
     "register": "no order explains the reads and writes through the fence",
+    "writes": "a body wrote after the end of its lease, which should have cancelled it",
+    "keeping": "a lock was acquired again before the time was over for which it had to be kept",
     "progress": "nobody got a free lock for too long",
     "losses": "a lease was lost without need",
     "order": "a fair waiter was overtaken, or had fewer turns than others",
+    "starvation": "a fair waiter had no turn while others had many",
     "notices": "a holder whose lease had expired while it was stopped was not told so in time",
     "keys_left": "a key was left behind",
 }
 """What is checked, and what it says of a history that breaks it."""
 
-OVERLAPS: Final = frozenset({"exclusion", "permits", "expiry", "updates", "reads"})
+OVERLAPS: Final = frozenset(
+    {"exclusion", "permits", "expiry", "updates", "reads", "writes", "keeping"}
+)
 """
-What is broken if two clients have a lock at a time, or too many a permit. Each counts as the
-failure of a control.
+What is broken if two clients have a lock at a time, or too many a permit, or too early. Each counts
+as the failure of a control.
 """
+
+THERE: Final = 1_000 * MS
+"""Clients that come later than this, or go earlier, need not have as many turns as others."""
 
 NEEDLESS: Final = "losses"
 """The check that is only counted: it breaks no promise."""
@@ -87,6 +111,11 @@ class Verdict:
     """The longest gap of each key (or of keys that are locked together), in seconds."""
     pause: float
     """The longest time in seconds without an acquisition of a key, for whatever reason."""
+    rounds: float
+    """
+    How many turns each of the others had, on average, while a client waited for a lock that reached
+    the same majority all along: the most of all waits, also of locks that are not fair.
+    """
     late_updates: list[str]
     """Updates that were lost to one after the end of its lease: only a fence prevents that."""
     operations: dict[str, dict[str, int]]
@@ -161,6 +190,7 @@ class Verdict:
         if self.gaps:
             key = max(self.gaps, key=lambda name: self.gaps[name])
             yield f"  longest gap: {self.worst_gap:.3f} s, of {key!r}"
+        yield f"  most turns of each other while one waited: {self.rounds:.1f}"
         yield f"  {self.acquired} acquisitions in {self.seconds:.1f} s: {self.rate:.1f}/s"
         for what, ends in self.operations.items():
             yield f"  {what}: " + ", ".join(f"{number} {end}" for end, number in ends.items())
@@ -199,9 +229,12 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
         "reads": writer.reads(),
         "tokens": writer.tokens(),
         "register": writer.register(),
+        "writes": writer.writes(reachability, history.meta.get("cancelled_within")),
+        "keeping": writer.keeping(history.meta.get("kept_within")),
         "progress": Check(len(longest) if limit is not None else 0),
         "losses": writer.losses(reachability),
-        "order": writer.order(history.meta.get("overtaken_within")),
+        "order": writer.order(reachability, history.meta.get("overtaken_within")),
+        "starvation": writer.starvation(reachability, history.meta.get("overtaken_within")),
         "notices": writer.notices(history.meta.get("lost_within")),
         "keys_left": _keys_left(history),
     }
@@ -220,6 +253,7 @@ def verdict(history: History, folder: str = "", *, longest_gap: float | None = N
         checks=checks,
         gaps={name: gap.seconds for name, gap in longest.items()},
         pause=longest_pause(history, began),
+        rounds=writer.rounds(reachability),
         late_updates=late,
         operations={what: dict(sorted(ends.items())) for what, ends in sorted(counts.items())},
         acquired=counts["acquire"]["ok"],
@@ -324,20 +358,80 @@ class _Writer:
             result.broken.append(f"{self._lease(tenure)} at {self.at(at)}, {why}")
         return result
 
-    def order(self, within: float | None) -> Check:
+    def writes(self, reachability: Reachability, within: float | None) -> Check:
+        """Check that bodies stop to write *within* s after their lease; without it nothing."""
+        result = Check()
+        if within is None:
+            return result
+        guarded = {name for name, each in self.leases.all.items() if each.origin.guarded}
+        result.checked = sum(
+            one.what in {"write", "add"} and one.lease in guarded
+            for one in self._history.operations
+        )
+        slack = int(within * 1e9)
+        for tenure, one, over in written_late(self._history, self.leases, reachability, slack):
+            late = f"it was over at {self.at(over)}"
+            result.broken.append(f"{self._describe(one)} under {self._lease(tenure)}: {late}")
+        return result
+
+    def keeping(self, within: float | None) -> Check:
+        """Check that locks are kept for as long as they have to be, to *within* s."""
+        result = Check()
+        if within is None:
+            return result
+        tenures = self.leases.all.values()
+        result.checked = sum(1 for each in tenures if each.origin.keeps and each.released)
+        for key, first, second, at in again_too_early(self.leases, int(within * 1e9)):
+            result.broken.append(
+                f"{key!r}: {self._lease(second)}, before {self.at(at)}, after {self._lease(first)}"
+            )
+        return result
+
+    def order(self, reachability: Reachability, within: float | None) -> Check:
         """Check the order of all waiters, who are all fair; without *within* nothing."""
         result = Check()
+        slack, keeps = int((within or 0) * 1e9), places(reachability)
         for keys, group in waits(self._history).items() if within is not None else ():
             result.checked += len(group)
-            rule = passed if group[0].permits else overtakings
-            for one, other in rule(group, int((within or 0) * 1e9)):
+            found = (
+                passed(group, slack, keeps, handed_to_those_who_wait(self.leases, group, slack))
+                if group[0].permits
+                else overtakings(group, slack, keeps)
+            )
+            for one, other in found:
                 result.broken.append(f"{self._describe(one)} by {self._describe(other)}")
-            if not are_even(had := turns(group)):
+            all_along = there_all_along(group, reachability, THERE)
+            had = turns([one for one in group if one.client in all_along])
+            # With several permits a client's turns depend on its own bodies: the others go on.
+            comparable = self._history.meta.get("long", 0.0) <= FEW_LONG
+            if had and comparable and not group[0].permits and not are_even(had):
                 (most, _), *_, (fewest, _) = had.most_common()
                 result.broken.append(
                     f"{keys}: {fewest} had {had[fewest]} turns, and {most} {had[most]}"
                 )
         return result
+
+    def starvation(self, reachability: Reachability, within: float | None) -> Check:
+        """Check that no fair waiter is passed over again and again; without *within* nothing."""
+        result = Check()
+        slack, keeps = int((within or 0) * 1e9), places(reachability)
+        for keys, group in waits(self._history).items() if within is not None else ():
+            for streak in streaks(group, slack, keeps):
+                result.checked += 1
+                if streak.is_starved:
+                    result.broken.append(
+                        f"{keys}: {streak.client} had no turn from {self.at(streak.began_at)} to "
+                        f"{self.at(streak.ended_at)}, and {streak.rivals} others had "
+                        f"{streak.later} for which they asked later"
+                    )
+        return result
+
+    def rounds(self, reachability: Reachability) -> float:
+        keeps = places(reachability)
+        groups = waits(self._history).values()
+        return max(
+            (streak.rounds for group in groups for streak in streaks(group, 0, keeps)), default=0.0
+        )
 
     def notices(self, within: float | None) -> Check:
         """Check that holders are told of their losses *within* s; without it nothing."""

@@ -110,8 +110,27 @@ class ContainerServer:
         """Fail: a container that is killed has nothing to start from."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Do nothing: nothing was saved."""
+
+    def go_back(self) -> None:
+        """Fail: nothing was saved."""
+        raise NotImplementedError
+
+    def fill_disk(self) -> None:
+        """Fail: a container has the machine's disk."""
+        raise NotImplementedError
+
+    def free_disk(self) -> None:
+        """Fail likewise."""
+        raise NotImplementedError
+
     def set_clock(self, ahead: float) -> None:
         """Fail: a container has the machine's clock."""
+        raise NotImplementedError
+
+    def run_at(self, rate: float) -> None:
+        """Fail likewise."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

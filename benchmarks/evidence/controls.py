@@ -1,10 +1,22 @@
 """Runs that show whether faults happen and checks see them: those without protection must fail."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .faults import LONG_BODIES, ROWS, Row
-from .world import World
+from .faults import (
+    GONE,
+    LET_EXPIRE,
+    LONG_BODIES,
+    PROMPT,
+    ROWS,
+    SUSPENDED,
+    Row,
+    gone_back,
+    majority_restarted,
+    rates,
+    suspended,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +45,6 @@ class Control:
     job: Mapping[str, object] = field(default_factory=dict)
 
 
-def majority_restarted_often(world: World) -> None:
-    """Restart three of five masters empty at once, three times."""
-    for share in (0.15, 0.45, 0.75):
-        world.until(share)
-        world.restart(0, 1, 2)
-    world.until(1)
-
-
 def row(name: str) -> Row:
     """Return the row with this name."""
     return next(each for each in ROWS if each.name == name)
@@ -59,9 +63,30 @@ BLIND: Mapping[str, object] = {
 CROWDED: Mapping[str, object] = {"keys": ("red",), "body": (0.0, 0.005)}
 """All want one key: only requests that cross split the grants of the masters in three."""
 
+UNEVEN = Row(
+    "clock rates differ by far",
+    "The clocks of masters and clients run up to 5 % too fast or too slow, so that two drift apart"
+    " by 10 %.",
+    rates(0.05), needs=frozenset({"clocks"}), job=LET_EXPIRE, longest_gap=PROMPT,
+)  # fmt: skip
+
+UNCOUNTED = Row(
+    "client suspended, not counted",
+    "Machines of holders are suspended, and no clock of theirs counts the time.",
+    functools.partial(suspended, counted=False), late=True,
+    needs=frozenset({"network", "clocks"}), job=SUSPENDED, longest_gap=GONE,
+)  # fmt: skip
+
+ROLLED_BACK = Row(
+    "restored with its memory",
+    "Three masters have their memory of 0.4 s before again, as a virtual machine that is restored"
+    " from a snapshot: no server restarts, so the guard sees nothing.",
+    gone_back, needs=frozenset({"snapshots"}), longest_gap=PROMPT,
+)  # fmt: skip
+
 OFTEN = Row(
     "majority restarted often", "Three masters restart empty, three times.",
-    majority_restarted_often,
+    majority_restarted, longest_gap=PROMPT,
 )  # fmt: skip
 
 CONTROLS = (
@@ -82,6 +107,30 @@ CONTROLS = (
         "restart guard on", "The first of these two with the guard.",
         OFTEN, "plain", "holds", job=FORGETFUL,
     ),
+    Control(
+        "cancellation ignored", "A body that is cancelled when its lease is lost writes on.",
+        row("majority restarted empty"), "cancelled", "fails",
+        job={"body": (3.0, 6.0), "misuse": True},
+    ),
+    Control(
+        "threads, holder stopped", "Threads are stopped, and write without a look at the lease.",
+        row("holder stopped"), "sync", "fails", job=BLIND,
+    ),
+    Control(
+        "command leaves its group", "`redlock run` takes a command for ended that goes on.",
+        row("no fault"), "command", "fails",
+        job={"misuse": True},
+    ),
+    Control(
+        "inner block releases the outer", "Who holds a lock twice releases both inside.",
+        row("no fault"), "reentrant", "fails",
+        seconds=3.0, job={"misuse": True},
+    ),
+    Control(
+        "lock not kept", "A lock that has to be kept is free as soon as it is released.",
+        row("no fault"), "kept", "fails",
+        seconds=3.0, job={"misuse": True},
+    ),
     *(
         Control(
             f"{name}, guard off", "The row without the restart guard.",
@@ -97,6 +146,18 @@ CONTROLS = (
         "Two replicas of a Cluster lose all locks, are promoted, and vote at once.",
         row("Cluster, failover"), "plain", "fails",
         job={**FORGETFUL, "guard": "off"},
+    ),
+    Control(
+        "clock rates differ by far", UNEVEN.what, UNEVEN, "plain", "fails",
+    ),
+    Control(
+        "client suspended, not counted",
+        "A holder's machine is suspended, and its CLOCK_BOOTTIME does not count that.",
+        UNCOUNTED, "plain", "fails",
+    ),
+    Control(
+        "restored with its memory", ROLLED_BACK.what, ROLLED_BACK, "plain", "fails",
+        job=FORGETFUL,
     ),
     Control(
         "plain lock, holder stopped",

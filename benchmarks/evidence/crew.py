@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from redlock_aio.testing._processes import start
 
+from .clocks import Clock
+from .history import NEVER
 from .job import Job
-from .recorder import now
+from .recorder import FAULTS, now
 
 ROOT = Path(__file__).parents[2]
 LONGEST_START = 120.0
@@ -33,6 +36,9 @@ class Crew:
         command: The words before the job's file; empty for `worker.py`. Its environment's
             BOOTTIME_OFFSET is CLOCK_BOOTTIME minus CLOCK_MONOTONIC, in ns.
 
+        shim: The library that gives each process clocks of its own, see `clocks`; None for the
+            machine's clocks.
+
     Attributes:
         names: All processes that were started, in their order.
 
@@ -44,6 +50,7 @@ class Crew:
         job: Job,
         within: Callable[[str], Sequence[str]] = lambda _: (),
         command: Sequence[str] = (),
+        shim: Path | None = None,
     ) -> None:
         self.job = job
         self._command = command
@@ -53,16 +60,22 @@ class Crew:
         self._within = within
         self._folder = Path(job.folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._shim = shim
+        self._clocks: dict[str, Clock] = {}
 
     def start_one(self) -> str:
         """Start one more process, and return its name."""
         name = f"w{len(self.names)}"
         command = self._command or (sys.executable, "-m", "benchmarks.evidence.worker")
+        environment = dict(os.environ)
+        if self._shim is not None:
+            self._clocks[name] = Clock(self._folder / f"{name}.clock")
+            environment = self._clocks[name].environment(self._shim)
         with (self._folder / f"{name}.err").open("wb") as errors:
             self._processes[name] = start(
                 [*self._within(name), *command, str(self._folder / "job.json"), name],
                 cwd=ROOT,
-                env=dict(os.environ) | {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())},
+                env=environment | {"BOOTTIME_OFFSET": str(now() - time.monotonic_ns())},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,  # so that its forks end with it
@@ -102,6 +115,10 @@ class Crew:
         """Return the processes that were not killed."""
         return [name for name in self.names if name not in self.dead]
 
+    def runs(self, name: str) -> bool:
+        """Return whether a process has not ended."""
+        return self._processes[name].poll() is None
+
     def held_by(self, name: str) -> int:
         """Return how many leases a process holds now, as the end of its history says."""
         path = self._folder / f"{name}.jsonl"
@@ -131,10 +148,27 @@ class Crew:
                 return name
             time.sleep(0.01)
 
+    def clock(self, name: str) -> Clock:
+        """
+        Return the clocks of a process.
+
+        Raises:
+            RuntimeError: It has those of the machine.
+        """
+        if name not in self._clocks:
+            raise RuntimeError(f"{name} has the machine's clocks: its row does not need others")
+        return self._clocks[name]
+
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to one process."""
-        if self._processes[name].poll() is None:
-            self._processes[name].send_signal(number)
+        """Send a signal to one process; one that stops it, or lets it go on, also to its group."""
+        process = self._processes[name]
+        if process.poll() is not None:
+            return
+        if number in {signal.SIGSTOP, signal.SIGCONT}:
+            # With the programs that it has started, such as `redlock run`.
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
 
     def kill(self, name: str) -> None:
         """Kill one process, at any point of its work."""
@@ -148,9 +182,36 @@ class Crew:
         process.wait()
 
     def late(self) -> float:
-        """Return by how many seconds an event loop was late at most, of those that measured it."""
-        paths = self._folder.glob("*.late")
-        return max((int(path.read_text()) for path in paths), default=0) / 1e9
+        """
+        Return by how many seconds an event loop was late at most, of those that measured it.
+
+        What the run itself did to a process, by a stop or by a blocked event loop, is left out.
+        """
+        stalls = self._stalls()
+        most = 0
+        for path in self._folder.glob("*.late"):
+            for line in path.read_text().splitlines():
+                due, late = map(int, line.split())
+                if not any(
+                    began < due + late and due < ended for began, ended in stalls[path.stem]
+                ):
+                    most = max(most, late)
+        return most / 1e9
+
+    def _stalls(self) -> dict[str, list[tuple[int, int]]]:
+        """Return when each process stood still, as the record of the faults says."""
+        result: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        path = self._folder / f"{FAULTS}.jsonl"
+        began: dict[str, int] = {}
+        for event in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
+            if event.get("name") == "stall":
+                if event["how"] == "begin":
+                    began[event["client"]] = event["at"]
+                else:
+                    result[event["client"]].append((began.pop(event["client"]), event["at"]))
+        for name, at in began.items():
+            result[name].append((at, NEVER))
+        return result
 
     def errors(self, name: str) -> str:
         """Return what a process has written to its standard error."""

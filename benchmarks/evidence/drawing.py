@@ -4,7 +4,8 @@ The picture of the fault matrix: a tick or a cross, and a bar for the longest ga
 A dash is a run in which two held a lock, in a row for which that is not promised otherwise.
 
 It is one SVG without fonts, scripts or references, and follows the system's light or dark scheme.
-A second file, whose name ends with `-narrow`, has the same for phones, without the bars.
+A second file, whose name ends with `-narrow`, is for phones: it has the marks, and of each row the
+longest gap.
 """
 
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .faults import ROWS
-from .ours import OURS
+from .ours import COLUMNS
 from .results import Entry
 from .tables import in_order
 
@@ -25,15 +26,19 @@ DARK = {
     "paper": "#1c222b", "ink": "#e6ebf0", "soft": "#9fb0bf", "line": "#38434f",
     "good": "#5fd3bb", "good-soft": "#1d5a50", "bad": "#ff8f85", "bad-soft": "#6a3033",
 }  # fmt: skip
-LEFT, COLUMN, TOP, LINE, BAR = 250, 128, 92, 27, 62
-NARROW, NARROW_COLUMN, NARROW_TOP, NARROW_LINE = 360, 68, 118, 46
+LEFT, TOP, LINE = 250, 106, 27
+COLUMN, BAR = 94, 30
+NARROW, NARROW_TOP, NARROW_LINE = 360, 202, 46
+LETTER = 9.3
+"""The width of a letter of the title, at most on average."""
+
 MOST = 8.0
 """The seconds of the longest bar; longer gaps are drawn as long, and say their length."""
 
 
 def draw(entries: Sequence[Entry], path: Path) -> None:
     """Write the picture of the matrix to *path*, and the narrow one beside it."""
-    columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
+    columns = in_order({each.column for each in entries}, [each.name for each in COLUMNS])
     rows = in_order({each.row for each in entries}, [row.name for row in ROWS])
     cells = {(each.row, each.column): each for each in entries}
     good = sum(each.holds and not each.skipped for each in entries)
@@ -41,19 +46,19 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     title = f"{good} of {tried} runs under faults broke no promise of safety"
     if unpromised := sum(each.is_not_promised for each in entries):
         title += f"; in {unpromised} two held a lock where no promise is made"
-    width, height = LEFT + COLUMN * len(columns) + 16, TOP + LINE * len(rows) + 20
-    parts = [
-        *_begin("matrix", width, height, title),
-        _text(20, 32, title, "title"),
-        _text(
-            20, 53, "Bars: the longest time in which a lock that was wanted had no holder", "soft"
-        ),
-    ]
-    parts += [
-        _text(LEFT + COLUMN * number, TOP - 12, name, "name") for number, name in enumerate(columns)
-    ]
+    width = LEFT + COLUMN * len(columns) + 16
+    lines = textwrap.wrap(title, int((width - 40) / LETTER))
+    more = 20 * (len(lines) - 1)  # what a longer title moves down
+    top, height = TOP + more, TOP + more + LINE * len(rows) + 20
+    about = "Bars: the longest time in which a lock that was wanted had no holder"
+    parts = _begin("matrix", width, height, title)
+    parts += [_text(20, 32 + 20 * number, line, "title") for number, line in enumerate(lines)]
+    parts.append(_text(20, 53 + more, about, "soft"))
+    for place, column in enumerate(columns):
+        for number, line in enumerate(reversed(textwrap.wrap(column, 11, break_long_words=False))):
+            parts.append(_text(LEFT + COLUMN * place, top - 12 - 15 * number, line, "name"))
     for number, row in enumerate(rows):
-        y = TOP + LINE * number
+        y = top + LINE * number
         parts.append(f'<path d="M20 {y}H{width - 16}" style="stroke:var(--line)"/>')
         parts.append(_text(20, y + 18, row, ""))
         for place, column in enumerate(columns):
@@ -68,32 +73,31 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
 def _narrow(
     title: str, columns: Sequence[str], rows: Sequence[str], cells: Mapping[tuple[str, str], Entry]
 ) -> list[str]:
-    """Return the parts of the narrow picture: each row has its name above its marks."""
-    lines = textwrap.wrap(title, 40)
+    """Return the parts of the narrow picture: each row has its name and gap above its marks."""
+    lines = textwrap.wrap(title, int((NARROW - 28) / LETTER))
     more = 19 * max(0, len(lines) - 2)  # what a longer title moves down
     top = NARROW_TOP + more
     parts = _begin("matrix-narrow", NARROW, top + NARROW_LINE * len(rows) + 12, title)
-    about = "Beside each: the longest time in which a lock that was wanted had no holder"
+    about = "Of each fault: the longest time in which a lock that was wanted had no holder"
+    step = (NARROW - 28) / max(1, len(columns))
     for number, line in enumerate(lines):
         parts.append(_text(14, 28 + 19 * number, line, "title"))
     for number, line in enumerate(textwrap.wrap(about, 52)):
         parts.append(_text(14, 68 + more + 16 * number, line, "soft"))
     for place, column in enumerate(columns):
-        for number, line in enumerate(reversed(textwrap.wrap(column, 9))):
-            x, y = 14 + NARROW_COLUMN * place, top - 6 - 14 * number
-            parts.append(_text(x, y, line, "name narrow"))
+        turn = f'transform="translate({14 + step * place + 12:g} {top - 8:g}) rotate(-90)"'
+        parts.append(f'<text {turn} class="name narrow">{escape(column)}</text>')
     for number, row in enumerate(rows):
         y = top + NARROW_LINE * number
         parts.append(f'<path d="M14 {y}H{NARROW - 14}" style="stroke:var(--line)"/>')
         parts.append(_text(14, y + 17, row, ""))
+        shown = [cells[row, each] for each in columns if (row, each) in cells]
+        gap = max((each.gap for each in shown if not each.skipped), default=0.0)
+        parts.append(_text(NARROW - 44, y + 17, f"{gap:.1f} s", "small"))
         for place, column in enumerate(columns):
             entry = cells.get((row, column))
             if entry is not None and not entry.skipped:
-                x = 14 + NARROW_COLUMN * place
-                parts += [
-                    _mark(x + 8, y + 31, entry),
-                    _text(x + 20, y + 35.5, f"{entry.gap:.1f} s", "small narrow"),
-                ]
+                parts.append(_mark(14 + step * place + 8, y + 31, entry))
     return parts
 
 

@@ -24,8 +24,8 @@ from operator import attrgetter
 from typing import Final
 
 from .history import NEVER
-from .leases import Leases, Tenure
-from .progress import MS, Reachability
+from .leases import MS, Leases, Tenure
+from .progress import Reachability
 
 TURN: Final = 500 * MS
 """How late, in ns, a client may notice an extension that was granted in time."""

@@ -20,12 +20,15 @@ The "invoke" is timed before the call and the end after it returned. The effect 
 | force_release | keys | keys | why |
 | write | key, value, token, lease | | why: the fence refused it |
 | read | key, lease | value, token | why |
-| add | key | value | why |
+| add | key, lease | value | why |
 
 `ttl` and `wait` are in ms. `until` is the instant up to which the library promised the lease.
 `shared` says that it is the lease of a reader, beside which others may read, and nobody may write.
 `observed` says that each extension of the lease is recorded, as an `extend` or a `held`, also those
-that the library makes by itself. Without `shared`, `fencing` and `observed` they count as false.
+that the library makes by itself. An acquire may say more. `guarded` says that its client writes in
+a body that the library cancels when the lease is lost. `keeps` is for how many ms the keys stay
+locked from the acquisition on, also if the lease is released earlier. Without `shared`, `fencing`,
+`observed` and `guarded` they count as false, and `keeps` as 0.
 
 If *keys* is a semaphore, the invoke of an acquire, adopt or force_release says how many `permits`
 there are. The ok of an acquire, and all of the others, have `permit`: the number from 0 on, or none
@@ -91,6 +94,10 @@ class Operation:
     """Whether the lease has to have a token."""
     observed: bool = False
     """Whether each extension of the lease is recorded."""
+    guarded: bool = False
+    """Whether a loss of the lease cancels what its client does under it."""
+    keeps: int = 0
+    """For how many ms its keys stay locked from the acquisition on, also after a release."""
     value: int | None = None
     ttl: int = 0
     """In ms."""
@@ -254,6 +261,8 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "permit": ("permit", (int, NoneType)),
     "fencing": ("fencing", (bool,)),
     "observed": ("observed", (bool,)),
+    "guarded": ("guarded", (bool,)),
+    "keeps": ("keeps", (int,)),
     "value": ("value", (int, NoneType)),
     "ttl": ("ttl", (int,)),
     "why": ("why", (str,)),
@@ -316,7 +325,7 @@ def _apply(one: Operation, event: dict[str, Any], required: tuple[str, ...]) -> 
 
 
 def _read_faults(events: _Events, history: History) -> None:
-    open_faults: dict[tuple[str, str], Fault] = {}
+    open_faults: dict[tuple[str, str, str], Fault] = {}
     for event in events:
         try:
             match event["what"]:
@@ -324,10 +333,10 @@ def _read_faults(events: _Events, history: History) -> None:
                     masters = frozenset(event["masters"])
                     history.reaches.append(Reach(event["at"], event["client"], masters))
                 case "fault":
-                    client = event.get("client", "")
-                    name = event["name"], client
+                    # Two of a kind may overlap: of two clients, or of different masters.
+                    name = event["name"], event.get("detail", ""), event.get("client", "")
                     if event["how"] == "begin":
-                        fault = Fault(event["name"], event.get("detail", ""), client, event["at"])
+                        fault = Fault(*name, event["at"])
                         open_faults[name] = fault
                         history.faults.append(fault)
                     else:

@@ -54,6 +54,13 @@ class Job:
     moment. Then each process checks at its end that nothing of the turns is left in it.
     """
 
+    misuse: bool = False
+    """
+    Whether the lock is used in the wrong way that its kind tempts to: controls show by it that the
+    checks see that. A body ignores that it is cancelled. An inner block releases the outer lease. A
+    lock is not kept after its release. A command leaves its process group.
+    """
+
     rest: float = 0.0
     """The longest time in seconds for which a task rests after a turn."""
 

@@ -9,7 +9,9 @@ next one takes its place, its `until` is over, or the lease ends:
 - another process has adopted it. An adoption that fails releases the lock, so it ends the
   exporter's lease where it is invoked;
 - a `force_release` of one of its keys is invoked. Until a second after it, what its holder found
-  is no promise either: a holder that can't be notified at once is the documented exception.
+  is no promise either: a holder that can't be notified at once is the documented exception;
+- the ttl of an extension is over that was invoked and did not succeed, as far as anybody knows. If
+  that ttl is shorter than what was left, the library promises no more from the request on.
 
 A *shared* lease is that of a reader. It may be valid beside other shared ones; all others exclude
 each other, and the shared ones.
@@ -40,6 +42,9 @@ An operation whose end nobody knows has its effect by then, where a check needs 
 OVER: Final = ("notheld", "notowned", "unlocked", "notacquired")
 """In lower case, parts of the names of errors by which libraries say that a lease is over."""
 
+MS: Final = 1_000_000
+"""A ms in ns."""
+
 Span = tuple[int, int]
 """Two instants. The second one is not in it."""
 
@@ -58,6 +63,8 @@ class Tenure:
     """What has ended the lease; see above. Releases by force are apart."""
     forced: list[int] = field(default_factory=list)
     """When a release by force of one of its keys was invoked."""
+    shortened: list[int] = field(default_factory=list)
+    """When the ttls of extensions that did not succeed were over, counted from their requests."""
     excused: list[Span] = field(default_factory=list)
     """What its holder found soon after a release by force: these are no promises."""
     ttls: list[Span] = field(default_factory=list)
@@ -66,6 +73,8 @@ class Tenure:
     """When its client was notified of its loss, and by what."""
     refusals: list[tuple[int, int, str]] = field(default_factory=list)
     """When an extension or release that found it over was invoked and ended, and its error."""
+    released: bool = False
+    """Whether its holder has released it, and no error said that it was over."""
     handed_over: int = NEVER
     """When the first adoption of it was invoked."""
     exporter: "Tenure | None" = None
@@ -88,7 +97,7 @@ class Tenure:
     def spans(self) -> list[Span]:
         """Return when it was valid, in the order of time."""
         known = sorted(self.promises)
-        ends = sorted([*self.ends, *self.forced])
+        ends = sorted([*self.ends, *self.forced, *self.shortened])
         result: list[Span] = []
         for number, (at, until) in enumerate(known):
             end = min(until, known[number + 1][0] if number + 1 < len(known) else NEVER)
@@ -202,7 +211,10 @@ class Leases:
                 tenure.promises.append((one.invoked_at, one.until))
             case "extend", "ok":
                 tenure.promises.append((one.ended_at, one.until))
+            case "extend", _:
+                tenure.shortened.append(one.invoked_at + one.ttl * MS)
             case "release", _:
+                tenure.released |= one.end == "ok"
                 tenure.ends.append(one.invoked_at)
         if one.what == "extend":
             tenure.ttls.append((one.invoked_at, one.ttl))

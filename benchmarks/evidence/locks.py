@@ -30,6 +30,8 @@ Ability = Literal[
     "force_release",
     "sentinel",
     "cluster",
+    "guard",
+    "again",
 ]
 """
 "check": `Held.ensure_valid` tells something. "extend": `Held.extend`.
@@ -38,6 +40,7 @@ after each extension. "notify": `Held.wait_lost` returns by
 itself. "adopt": `Held.export` and `Locks.adopt`. "force_release": `Locks.force_release`.
 "sentinel": takes URLs such as ``sentinel://host:port,host:port/service``.
 "cluster": takes a URL such as ``redis+cluster://host:port?masters=3``.
+"guard": `Held.guard` cancels a body that loses the lease. "again": `Held.again`.
 """
 
 
@@ -87,6 +90,18 @@ class Held(ABC):
     @abstractmethod
     async def release(self) -> None:
         """Release the lease; raise `NotHeld` if it was over before."""
+
+    def guard(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """
+        Return what cancels a body if the lease is lost, and releases it at the end.
+
+        It raises `NotHeld` at the end if the lease was lost.
+        """
+        raise NotHeld("no such feature")
+
+    def again(self) -> "contextlib.AbstractAsyncContextManager[Held]":
+        """Return what acquires the lock once more for its holder; `NotHeld` if it is over."""
+        raise NotHeld("no such feature")
 
     def export(self) -> str:
         """End the lease here, and return a text by which another process adopts it."""
@@ -148,6 +163,9 @@ class Setting:
     varied: bool = False
     """Whether a lock is acquired and released in all ways that the library has, in turn."""
 
+    misuse: bool = False
+    """See `Job.misuse`."""
+
 
 class Contestant(ABC):
     """
@@ -172,9 +190,15 @@ class Contestant(ABC):
 
         permits: How many may have a permit of a key, which is a semaphore; 0 if it is none.
 
+        keeps: For how many ms a lock is kept from its acquisition, also if it is released earlier.
+
         masters: How many of the masters it uses, the first ones.
 
         event_loop: Whether its clients have an event loop that can be blocked.
+
+        threads: Whether its calls block, so that each task has a thread of its own.
+
+        forks: Whether a process may fork while it holds a lock.
 
         command: The words before JOB and NAME of a program that works in the place of
             `worker.py`, for other languages; empty for `worker.py`.
@@ -189,8 +213,11 @@ class Contestant(ABC):
     fencing: bool = False
     reads: float = 0.0
     permits: int = 0
+    keeps: int = 0
     masters: int = 5
     event_loop: bool = True
+    threads: bool = False
+    forks: bool = True
     command: tuple[str, ...] = ()
 
     def versions(self) -> dict[str, str]:

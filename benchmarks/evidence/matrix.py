@@ -34,14 +34,15 @@ from redlock_aio.testing import server_binary
 from . import cell as cells, containers, networks, tables
 from .cell import Cell
 from .checker import check
+from .clocks import why_no_clocks
 from .clusters import why_no_cluster
 from .contestants import contestants
 from .controls import CONTROLS, Control
 from .drawing import draw
 from .faults import ROWS, Row
-from .ours import OURS
+from .ours import COLUMNS
 from .results import PUBLISHED, Entry, Results, add_output, pack, unexpected
-from .servers import why_no_clocks
+from .servers import why_no_disks
 from .stopping import stop_cleanly
 
 QUICK_ROWS, QUICK_COLUMNS = ("restarted empty", "holder stopped"), ("fenced", "read-write")
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 entry = run(name, cell, output, options.keep)
             entries.append(entry)
-            results.add(entry)
+            if not cells.cannot(cell.contestant, cell.row):
+                results.add(entry)
             print(tables.line(entry), flush=True)
         page = tables.report(results, containers=options.containers)
         (output / f"{stem}.md").write_text(page)
@@ -89,19 +91,14 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Cell, str]]:
     ]
     if options.controls and not only:
         rows = rows if options.all else []
-    columns: Sequence[str] = options.columns or [ours.name for ours in OURS]
+    columns: Sequence[str] = options.columns or [each.name for each in COLUMNS]
     for row in rows:
         for column in columns:
             contestant = everybody[column]
             why_not = next((reasons[need] for need in sorted(row.needs) if reasons[need]), "")
-            if "sentinels" in row.needs and "sentinel" not in contestant.abilities:
-                why_not = "it takes no master behind Sentinels"
-            if "cluster" in row.needs and "cluster" not in contestant.abilities:
-                why_not = "it takes no Redis Cluster"
             if options.containers:
                 why_not = reasons["containers"]
-            if row.ability and row.ability not in contestant.abilities:
-                why_not = "it has no such operation"
+            why_not = cells.cannot(contestant, row) or why_not
             yield "", make(options, row, column), why_not
     for control in CONTROLS:
         if control.name in options.controls:
@@ -123,6 +120,7 @@ def make(
         expected=control.expected if control is not None else row.expected,
         containers=options.containers,
         control=control.name if control is not None else "",
+        limits=cells.promised(row, contestants()[column]),
     )
 
 
@@ -135,7 +133,10 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
         "sentinels": network,
         "clocks": why_no_clocks(),
         "cluster": why_no_cluster(options.binary),
+        "disks": why_no_disks(),
         "event loop": "",
+        "snapshots": "",
+        "fork": "",
         "containers": why_not,
     }
 
@@ -152,6 +153,7 @@ def run(control: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
                 cell.row.name, cell.contestant.name, control, cell.expected, wrong=[str(error)]
             )
         entry = Entry.of(verdict, control, wrong)
+        entry.facts["rounds"] = round(verdict.rounds, 1)
         (folder / "verdict.json").write_text(verdict.as_json())
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)

@@ -107,24 +107,40 @@ class Network:
         router = self._space()
         run("ip", "netns", "add", router)
         run(*self._in_router("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"))
-        for node, number in self._nodes.items():
-            name, gate = self._space(node), f"10.98.{number}.1"
-            run("ip", "netns", "add", name)
-            run(
-                *("ip", "link", "add", node, "netns", router, "type", "veth"),
-                *("peer", "name", "eth0", "netns", name),
-            )
-            run(*("ip", "-n", router, "address", "add", f"{gate}/30", "dev", node))
-            run(*("ip", "-n", router, "link", "set", node, "up"))
-            run(*("ip", "-n", name, "link", "set", "lo", "up"))
-            run(*("ip", "-n", name, "address", "add", f"{self.address(node)}/30", "dev", "eth0"))
-            self._route(node)
+        for node in self._nodes:
+            self._link(node)
         rules = (
             "add table ip cut; add set ip cut pairs { type ipv4_addr . ipv4_addr; };"
             " add chain ip cut between { type filter hook forward priority 0; policy accept; };"
             " add rule ip cut between ip saddr . ip daddr @pairs drop"
         )
         run(*self._in_router("nft", rules))
+
+    def add(self, node: str) -> None:
+        """
+        Add a node.
+
+        Raises:
+            OSError: A command failed.
+        """
+        self._nodes[node] = len(self._nodes) + 1
+        self._link(node)
+
+    def _link(self, node: str) -> None:
+        router, name, gate = self._space(), self._space(node), f"10.98.{self._nodes[node]}.1"
+        run("ip", "netns", "add", name)
+        run(
+            *("ip", "link", "add", node, "netns", router, "type", "veth"),
+            *("peer", "name", "eth0", "netns", name),
+        )
+        run(*("ip", "-n", router, "address", "add", f"{gate}/30", "dev", node))
+        run(*("ip", "-n", router, "link", "set", node, "up"))
+        run(*("ip", "-n", name, "link", "set", "lo", "up"))
+        run(*("ip", "-n", name, "address", "add", f"{self.address(node)}/30", "dev", "eth0"))
+        self._route(node)
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._nodes
 
     def __exit__(self, *_: object) -> None:
         for name in (*map(self._space, self._nodes), self._space()):
@@ -135,10 +151,17 @@ class Network:
 
     def cut(self, senders: Iterable[str], receivers: Sequence[str]) -> None:
         """Drop what *senders* send to *receivers*; the other direction stays as it is."""
+        self._change("add", senders, receivers)
+
+    def mend(self, senders: Iterable[str], receivers: Sequence[str]) -> None:
+        """Stop dropping what *senders* send to *receivers*, all of which was cut before."""
+        self._change("delete", senders, receivers)
+
+    def _change(self, how: str, senders: Iterable[str], receivers: Sequence[str]) -> None:
         pairs = [
             f"{self.address(one)} . {self.address(other)}" for one in senders for other in receivers
         ]
-        run(*self._in_router("nft", f"add element ip cut pairs {{ {', '.join(pairs)} }}"))
+        run(*self._in_router("nft", f"{how} element ip cut pairs {{ {', '.join(pairs)} }}"))
 
     def separate(self, ones: Sequence[str], others: Sequence[str]) -> None:
         """Drop all packets between *ones* and *others*."""

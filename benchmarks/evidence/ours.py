@@ -1,8 +1,10 @@
 """The locks of redlock_aio, behind the interface of `locks`."""
 
+import asyncio
 import contextlib
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +13,14 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel
 
-from redlock_aio import Lease, Lock, LockLostError, Redlock, RedlockError
+from redlock_aio import Lease, Lock, LockLostError, Redlock, RedlockError, sync
 from redlock_aio.events import Event, Extended
 
+from .clocks import own_rate
 from .locks import (
     ALL_ABILITIES,
     MS,
+    Ability,
     Contestant,
     Held,
     Locks,
@@ -27,17 +31,26 @@ from .locks import (
 )
 from .recorder import now
 
+LOOK = 0.002
+"""Seconds between two looks of a thread whether its lease is lost."""
+
 
 class OurLease(Held):
     """A lease of redlock_aio."""
 
     def __init__(
-        self, lease: Lease, *, fencing: bool, leave: Callable[[], Awaitable[None]] | None = None
+        self,
+        lease: Lease,
+        *,
+        fencing: bool,
+        leave: Callable[[], Awaitable[None]] | None = None,
+        lock: Lock | None = None,
     ) -> None:
         # The fingerprint alone, of 32 bits, comes twice in one of ten parts of a soak.
         self.id = unique(f"{lease.fingerprint}-")
         self.lease = lease
         self._leave = leave or lease.release
+        self._lock = lock
         self.permit = lease.permit
         # What a reader has is recorded, too: it should be none.
         self.token = getattr(lease, "fencing_token", None) if fencing else None
@@ -45,10 +58,14 @@ class OurLease(Held):
     @property
     def until(self) -> int:  # type: ignore[override]
         # The clock is read first, and `remaining` is rounded down: what is recorded may be shorter
-        # than the promise, by a millisecond, and is never longer.
-        at = now()
-        left = self.lease.remaining
-        return at + left * MS if left else 0
+        # than the promise, by a millisecond, and is never longer. If the process is stopped
+        # between the two, it would be shorter by that time, and the next promise a revival.
+        # On a clock that runs too fast the lease ends earlier than on that of the histories.
+        while True:
+            at = now()
+            left = self.lease.remaining
+            if now() - at < MS:
+                return at + int(left * MS / (1 + own_rate())) if left else 0
 
     def ensure_valid(self) -> None:
         with _not_held():
@@ -56,6 +73,9 @@ class OurLease(Held):
 
     async def wait_lost(self) -> str:
         await self.lease.lost.wait()
+        return self._why_lost()
+
+    def _why_lost(self) -> str:
         try:
             self.lease.ensure_valid()
         except RedlockError as error:
@@ -69,6 +89,24 @@ class OurLease(Held):
     async def release(self) -> None:
         with _not_held():
             await self._leave()
+
+    @contextlib.asynccontextmanager
+    async def guard(self) -> AsyncIterator[None]:
+        with _not_held():
+            async with self.lease:
+                yield
+
+    @contextlib.asynccontextmanager
+    async def again(self) -> AsyncIterator["OurLease"]:
+        if self._lock is None:
+            raise NotHeld("it was adopted")
+        with _not_held():
+            async with self._lock as inner:
+                # If the outer lease is over, this is a new one, which nobody has recorded.
+                if inner.hold_count < 2 and self.lease.valid:
+                    raise RuntimeError(f"{inner!r} does not share {self.lease!r}")
+                self.lease.ensure_valid()
+                yield OurLease(inner, fencing=False, lock=self._lock)
 
     def export(self) -> str:
         with _not_held():
@@ -92,11 +130,14 @@ def reason(error: RedlockError) -> str:
 class OurLocks(Locks):
     """A manager of redlock_aio."""
 
-    def __init__(self, redlock: Redlock, kind: "Ours", held: "Extensions", *, varied: bool) -> None:
+    def __init__(
+        self, redlock: Redlock, kind: "Ours", held: "Extensions", setting: Setting
+    ) -> None:
         self._redlock = redlock
         self._kind = kind
         self._held = held
-        self._varied = varied
+        self._varied = setting.varied
+        self._keeps = 0 if setting.misuse else kind.keeps
         self._turns = itertools.count()
 
     async def acquire(
@@ -122,7 +163,9 @@ class OurLocks(Locks):
             auto_extend=auto_extend,
             fair=kind.fair or (kind.mixed and turn % 2 == 0),
             fencing=kind.fencing,
-            on_lost="flag",
+            hold_at_least=self._keeps,
+            reentrant="again" in kind.abilities,
+            on_lost="cancel" if "guard" in kind.abilities else "flag",
         )
         return await self._acquire(lock, wait, turn)
 
@@ -149,7 +192,8 @@ class OurLocks(Locks):
             raise NotAcquired(reason(error)) from error
         if lease is None:
             raise NotAcquired("it is held by another")
-        return self._held.add(OurLease(lease, fencing=self._kind.fencing, leave=leave))
+        held = OurLease(lease, fencing=self._kind.fencing, leave=leave, lock=lock)
+        return self._held.add(held)
 
     def leases(self) -> int:
         return self._redlock.statistics().leases
@@ -167,6 +211,62 @@ class OurLocks(Locks):
                 await self._redlock.force_release(key)
             else:
                 await self._redlock.semaphore(key, permits=permit + 1).force_release(permit)
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+
+
+class OurThreadLease(OurLease):
+    """A lease of `redlock_aio.sync`. Its calls block the thread of the task."""
+
+    def __init__(self, lease: sync.Lease, *, fencing: bool) -> None:
+        super().__init__(lease, fencing=fencing)  # type: ignore[arg-type] # it has the same names
+        self._in_thread = lease
+
+    async def wait_lost(self) -> str:
+        while not self._in_thread.lost.is_set():  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(LOOK)
+        return self._why_lost()
+
+    async def extend(self, ttl: int) -> None:
+        with _not_held():
+            self._in_thread.extend(ttl)
+
+    async def release(self) -> None:
+        with _not_held():
+            self._in_thread.release()
+
+
+class OurThreadLocks(Locks):
+    """A manager of `redlock_aio.sync`, which all threads of the process use."""
+
+    def __init__(self, redlock: sync.Redlock, held: "Extensions") -> None:
+        self._redlock = redlock
+        self._held = held
+
+    async def acquire(
+        self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool
+    ) -> OurLease:
+        lock = self._redlock.lock(*keys, ttl=ttl, wait=wait, auto_extend=auto_extend)
+        try:
+            lease = lock.acquire() if wait else lock.try_acquire()
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+        if lease is None:
+            raise NotAcquired("it is held by another")
+        return self._held.add(OurThreadLease(lease, fencing=False))
+
+    async def adopt(self, exported: str) -> OurLease:
+        try:
+            lease = self._redlock.adopt(exported)
+        except RedlockError as error:
+            raise NotAcquired(reason(error)) from error
+        return self._held.add(OurThreadLease(lease, fencing=False))
+
+    async def force_release(self, key: str, permit: int | None = None) -> None:
+        if permit is not None:
+            raise NotAcquired("these are no permits")
+        try:
+            self._redlock.force_release(key)
         except RedlockError as error:
             raise NotAcquired(reason(error)) from error
 
@@ -203,7 +303,8 @@ class Ours(Contestant):
     fencing: bool = False
     reads: float = 0.0
     permits: int = 0
-    abilities = ALL_ABILITIES
+    keeps: int = 0
+    abilities: frozenset[Ability] = ALL_ABILITIES
     distribution = "redlock-aio"
     clients: tuple[str, ...] = ("redis", "hiredis")
 
@@ -222,7 +323,7 @@ class Ours(Contestant):
                     listener=extensions,
                 )
             )
-            yield OurLocks(redlock, self, extensions, varied=setting.varied)
+            yield OurLocks(redlock, self, extensions, setting)
 
 
 def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.Redis:
@@ -238,6 +339,54 @@ def _master(url: str, stack: contextlib.AsyncExitStack) -> str | redis.asyncio.R
     return client
 
 
+class InThreads(Contestant):
+    """Plain locks of `redlock_aio.sync`, each task in a thread of its own."""
+
+    name = "sync"
+    distribution = "redlock-aio"
+    clients: tuple[str, ...] = ("redis", "hiredis")
+    abilities = ALL_ABILITIES
+    event_loop = False  # that of the manager is in a thread of the library
+    threads = True
+
+    @contextlib.asynccontextmanager
+    async def open(self, urls: Sequence[str], setting: Setting) -> AsyncIterator[Locks]:
+        """Open a manager."""
+        extensions = Extensions()
+        with sync.Redlock(
+            [of_library(url) for url in urls],
+            max_ttl=setting.max_ttl,
+            restart_guard=setting.guard,
+            name=setting.name or None,
+            listener=extensions,
+        ) as redlock:
+            yield OurThreadLocks(redlock, extensions)
+
+
+class Commands(Contestant):
+    """Programs under ``redlock run``; `commands` is the worker that starts them."""
+
+    name = "command"
+    distribution = "redlock-aio"
+    clients: tuple[str, ...] = ("redis", "hiredis")
+    abilities = frozenset({"check", "auto_extend", "notify", "sentinel", "cluster"})
+    fencing = True
+    event_loop = False
+    forks = False
+    command: tuple[str, ...] = (sys.executable, "-m", "benchmarks.evidence.commands")
+
+    def open(
+        self, urls: Sequence[str], setting: Setting
+    ) -> contextlib.AbstractAsyncContextManager[Locks]:
+        """Raise a `TypeError`: each turn is a process."""
+        raise TypeError(f"no client of {urls} is opened in this process, with {setting}")
+
+
+def of_library(url: str) -> str:
+    """Return a URL as the library takes it in a text, also of a master behind Sentinels."""
+    return f"redis+{url}" if url.startswith("sentinel://") else url
+
+
 OURS = (
     Ours("plain"),
     Ours("fenced", fencing=True),
@@ -247,6 +396,19 @@ OURS = (
     Ours("read-write", fair=True, fencing=True, reads=0.7),
     Ours("semaphore", fair=True, fencing=True, permits=2),
 )
+"""The kinds of locks."""
+
+WAYS: tuple[Contestant, ...] = (
+    Ours("cancelled", abilities=ALL_ABILITIES | {"guard"}),
+    Ours("reentrant", abilities=ALL_ABILITIES | {"again"}),
+    Ours("kept", keeps=600),
+    InThreads(),
+    Commands(),
+)
+"""Other ways to use a lock."""
+
+COLUMNS = (*OURS, *WAYS)
+"""The columns of the matrix."""
 
 MIXED = Ours("mixed", mixed=True)
 """Fair and plain waiters for the same keys; a column of trials only."""

@@ -27,13 +27,13 @@ from redlock_aio.testing import server_binary
 from . import cell as cells, networks, peers_tables
 from .cell import Cell
 from .checker import OVERLAPS, check
+from .clocks import why_no_clocks
 from .faults import Row
 from .locks import Contestant
 from .ours import OURS
 from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
 from .results import Entry, Results, add_output, pack
-from .servers import why_no_clocks
 from .stopping import stop_cleanly
 
 RESULTS = "results-faults-peers"

@@ -7,7 +7,7 @@ from .job import LONG
 from .peers_rows import ONE_MASTER_NOTES, ONE_MASTER_ROWS, QUORUM_NOTES, QUORUM_ROWS
 from .provenance import judged_by, said
 from .results import NOBODY, Entry, Results
-from .tables import table
+from .tables import done, table
 
 ON_FIVE, ON_ONE = (
     ("node-redlock", "redsync", "pottery", "aioredlock", "plain"),
@@ -175,13 +175,7 @@ def matrix(
                 words(cells[row.name, column]) if (row.name, column) in cells else ""
                 for column in columns
             ]
-            # A row may have changed since; each sentence is that of a run.
-            sentences = [
-                str(cells[row.name, column].facts.get("what", row.what))
-                for column in columns
-                if (row.name, column) in cells
-            ]
-            what = " Or: ".join(dict.fromkeys(sentences))
+            what = done(row, cells.values())
             lines.append([f"**{row.name}**{mark}. {what}", *texts])
     head = [_title(column, cells.values()) for column in columns]
     notes_text = [f"({number}) {note}" for note, number in numbers.items()]

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .history import NEVER, History, HistoryError, Operation, Reach, numbered
-from .leases import Leases, Span, Tenure
-
-MS: Final = 1_000_000
-"""Nanoseconds in a millisecond."""
+from .leases import MS, Leases, Span, Tenure
 
 PAUSE: Final = 100 * MS
 """A client that asks again within this time has wanted the lock throughout."""
@@ -85,6 +82,10 @@ class Reachability:
             if len(reached) < self._quorum
         )
         return union([*cut_off, *self._stalled.get(process, ())])
+
+    def stalls(self, process: str) -> list[Span]:
+        """Return when *process* was stopped, or its event loop blocked, in the order of time."""
+        return sorted(self._stalled.get(process, ()))
 
     def stalled(self, process: str, began: int, ended: int) -> bool:
         """Return whether *process* was stopped, or its event loop blocked, at some time."""

@@ -18,9 +18,13 @@ FAULTS: Final = "faults"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
+_CLOCK: Final = int(os.environ.get("HISTORY_CLOCK", getattr(time, "CLOCK_BOOTTIME", 7)))
+"""The clock of all histories. A process with clocks of its own is told a number of the true one."""
+
+
 def now() -> int:
     """Return the time on the clock of all histories, in ns."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.clock_gettime_ns(_CLOCK)
 
 
 class Recorder:
@@ -51,6 +55,8 @@ class Recorder:
         Record that a fault begins or ends.
 
         Args:
+            detail: What tells it from others of its name; the same at its begin and end.
+
             client: The process that the fault concerns. For a "stall" it must be given.
         """
         event = {"at": now(), "what": "fault", "how": how, "name": name, "detail": detail}
@@ -77,7 +83,10 @@ class Client:
 
     def invoke(self, what: str, **facts: object) -> "Pending":
         """Record that an operation begins now; the result records its end."""
-        at = now()
+        return self.invoke_at(what, now(), **facts)
+
+    def invoke_at(self, what: str, at: int, **facts: object) -> "Pending":
+        """Record that an operation began at an instant before; as `invoke`."""
         pending = Pending(self, what, next(self._numbers))
         pending.record("invoke", at, facts)
         return pending

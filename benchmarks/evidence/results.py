@@ -184,6 +184,22 @@ def pack(folder: Path, name: str, into: Path) -> str:
     return str(target.relative_to(into))
 
 
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Read a log of runs; a last line without an end is dropped, because its run was ended."""
+    if not path.exists():
+        return []
+    whole, _, torn = path.read_text().rpartition("\n")
+    if torn:
+        path.write_text(f"{whole}\n" if whole else "")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def append(path: Path, run: dict[str, Any]) -> None:
+    """Add a run to a log."""
+    with path.open("a") as file:
+        file.write(json.dumps(run) + "\n")
+
+
 def unexpected(entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that are not as expected."""
     return [each for each in entries if not each.is_as_expected]

@@ -1,11 +1,14 @@
-"""The servers of a run: processes that are paused, killed and restored, with clocks to set."""
+"""
+The servers of a run: processes that are paused, killed and restored.
+
+They may have clocks of their own, and small disks that get full.
+"""
 
 import contextlib
-import os
 import shutil
-import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,46 +20,21 @@ import redis
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._processes import start
 
+from .clocks import Clock
 from .networks import PORT, Network
 
-SHIM = Path(__file__).with_name("clock_shim.c")
+BLOCK = 4096
+DISK = 8 * 2**20
+"""The bytes of a small disk: far more than a run writes, and soon full."""
+
+DEBUGGED = "--enable-debug-command", "local"
+"""The options of a server that can go back to an earlier state; Redis has them from 7.0 on."""
+
+NOTICED = 12.0
+"""Seconds within which a server finds that its disk is full, or not full any more."""
+
 SERVICE = "mine"
 """The name of the master that the Sentinels watch."""
-
-
-def why_no_clocks() -> str:
-    """Return why servers have no clocks of their own here; empty if they can."""
-    if sys.platform != "linux":
-        return "only on Linux a library can be preloaded like this"
-    if not (shutil.which("cc") or shutil.which("gcc")):
-        return "there is no C compiler in the PATH"
-    return ""
-
-
-def compiled(folder: Path) -> Path:
-    """
-    Compile the library that gives a server a clock of its own.
-
-    Raises:
-        OSError: There is no C compiler.
-    """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise OSError("there is no C compiler in the PATH")
-    library = folder / "clock_shim.so"
-    command = [
-        compiler,
-        "-shared",
-        "-fPIC",
-        "-O2",
-        "-Wall",
-        "-Werror",
-        "-o",
-        str(library),
-        str(SHIM),
-    ]
-    subprocess.run(command, check=True)  # noqa: S603 - the compiler of this machine
-    return library
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +75,60 @@ class Master(Protocol):
     def flush(self) -> None: ...
     def cut(self) -> None: ...
     def save(self) -> None: ...
+    def forget(self) -> None: ...
+    def go_back(self) -> None: ...
+    def fill_disk(self) -> None: ...
+    def free_disk(self) -> None: ...
     def set_clock(self, ahead: float) -> None: ...
+    def run_at(self, rate: float) -> None: ...
+
+
+def why_no_disks() -> str:
+    """Return why servers have no small disks of their own here; empty if they can."""
+    if sys.platform != "linux":
+        return "only Linux has mount namespaces"
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return "there is no unshare in the PATH"
+    with tempfile.TemporaryDirectory(prefix="evidence-") as folder:
+        done = subprocess.run(  # noqa: S603 - a mount that ends with its process
+            [*on_disk(folder), "true"], capture_output=True, text=True, check=False
+        )
+    return done.stderr.strip() if done.returncode else ""
+
+
+def on_disk(folder: str) -> tuple[str, ...]:
+    """
+    Return the words before a command for which *folder* is a disk of `DISK` bytes.
+
+    Nobody else sees the disk, and it ends with the last process that does.
+    """
+    mount = f'mount -t tmpfs -o size={DISK} none "$0" && exec "$@"'
+    return "unshare", "--mount", "sh", "-c", mount, folder
 
 
 class Server(EmbeddedMaster):
     """
-    An embedded master that may be a node of a network, and may have a clock of its own.
+    An embedded master that may be a node of a network, and may have clocks of its own.
 
     Without persistence, unless it is asked to save. `stop` removes its files.
+
+    Args:
+        options: More options of the server.
+
+        disk: Whether its files are on a small disk of its own, which can get full.
     """
 
-    def __init__(self, place: Place, name: str, *options: str) -> None:
+    def __init__(self, place: Place, name: str, *options: str, disk: bool = False) -> None:
+        self._disk = disk
         node = ("--bind", "0.0.0.0") if place.network else ()  # noqa: S104 - no other network
         super().__init__(place.binary, options=("--protected-mode", "no", *node, *options))
         self.name = name
         self._place = place
-        self._clock = Path(self._folder) / "clock"
-        self._clock.write_bytes(bytes(8))
+        self.clock = Clock(Path(self._folder) / "clock")
+        if disk:
+            Path(self._folder, "disk").mkdir()
+            self._options += "--dir", f"{self._folder}/disk"
         if place.network:
             self.port = PORT
 
@@ -133,13 +148,12 @@ class Server(EmbeddedMaster):
 
     def _command(self) -> list[str]:
         network = self._place.network
-        return [*(network.within(self.name) if network else ()), *super()._command()]
+        disk = on_disk(f"{self._folder}/disk") if self._disk else ()
+        return [*(network.within(self.name) if network else ()), *disk, *super()._command()]
 
     def _environment(self) -> dict[str, str] | None:
-        if self._place.shim is None:
-            return None
-        shim = {"LD_PRELOAD": str(self._place.shim), "CLOCK_SHIM": str(self._clock)}
-        return dict(os.environ) | shim
+        shim = self._place.shim
+        return None if shim is None else self.clock.environment(shim)
 
     def flush(self) -> None:
         """Delete all keys."""
@@ -151,14 +165,76 @@ class Server(EmbeddedMaster):
         with contextlib.closing(self.client()) as client:
             client.save()
 
+    def go_back(self) -> None:
+        """
+        Have the keys again that `save` wrote, as a restored snapshot of a virtual machine has.
+
+        It is the same run of the server, and no client is told of it: all connections end first.
+        Only for a server with `DEBUGGED`.
+        """
+        with contextlib.closing(self.client()) as client, client.pipeline(transaction=True) as both:
+            both.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            both.execute_command("DEBUG", "RELOAD", "NOSAVE")
+            both.execute()
+
+    def fill_disk(self) -> None:
+        """
+        Write a file until the disk is full, and wait until the server refuses writes for it.
+
+        Raises:
+            OSError: It goes on to accept them.
+        """
+        with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(BLOCK))
+        self._wait_for(refuses=True)
+
+    def free_disk(self) -> None:
+        """
+        Remove that file, and wait until the server accepts writes again.
+
+        Raises:
+            OSError: It goes on to refuse them.
+        """
+        self._filler.unlink()
+        self._wait_for(refuses=False)
+
+    @property
+    def _filler(self) -> Path:
+        """The file that takes the space, where this process sees the server's disk."""
+        return Path(f"/proc/{self.pid}/root{self._folder}/disk/filler")
+
+    def _wait_for(self, *, refuses: bool) -> None:
+        ends = time.monotonic() + NOTICED
+        with contextlib.closing(self.client()) as client:
+            while self._refuses(client) != refuses:
+                if time.monotonic() > ends:
+                    goes_on = "accepts" if refuses else "refuses"
+                    raise OSError(f"{self.name} {goes_on} writes after {NOTICED:g} s")
+                time.sleep(0.02)
+
+    @staticmethod
+    def _refuses(client: redis.Redis) -> bool:
+        """Return whether it refuses writes because it can't keep them."""
+        try:
+            client.set("disk", "x", px=1)
+        except redis.ResponseError as error:
+            if not str(error).startswith("MISCONF"):
+                raise
+            return True
+        return False
+
+    def forget(self) -> None:
+        """Remove the file of `save`: the server starts empty next time."""
+        Path(self._folder, "dump.rdb").unlink(missing_ok=True)
+
     def set_clock(self, ahead: float) -> None:
         """Set the server's clock to *ahead* seconds after the machine's."""
-        # Written in place: the server must not find the file empty.
-        file = os.open(self._clock, os.O_WRONLY)
-        try:
-            os.pwrite(file, struct.pack("=q", round(ahead * 1_000_000)), 0)
-        finally:
-            os.close(file)
+        self.clock.set(ahead)
+
+    def run_at(self, rate: float) -> None:
+        """Let the server's clocks run at another rate, see `Clock.run_at`."""
+        self.clock.run_at(rate)
 
 
 def wait_for_copy(replica: Master, within: float = 20.0) -> None:

@@ -13,19 +13,25 @@ It ends with the part in which there are a million sections and an hour in all, 
 and `--minutes` say: one of them alone sets no limit of the other kind. Then `results-soak.md` sums
 the parts up.
 
-In each part one fault follows another, chosen by the seed. Every second part of a kind of lock has
-a network in which packets are lost; in the others clients are killed, and others start. A section
-is one update that a client made under a lease: a number that it added to a counter, or a write that
-the fence has accepted. What readers do is checked, but not counted. The soak ends at the first part
-that breaks a promise or fails, and keeps its history.
+In each part faults are chosen by the seed. The parts of a kind of lock take turns in how faults
+come: one after another; two at a time, the second of which begins while the first one lasts; and as
+a swarm, in which the seed switches each kind of fault on or off for the part, and up to three
+overlap. Half of the parts of each have a network in which packets are lost.
+
+A section is one update that a client made under a lease: a number that it added to a counter, or a
+write that the fence has accepted. What readers do is checked, but not counted. The soak ends at the
+first part that breaks a promise or fails, and keeps its history.
 """
 
 import argparse
+import contextlib
 import json
+import random
 import secrets
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -36,10 +42,11 @@ from redis.exceptions import RedisError
 
 from redlock_aio.testing import server_binary
 
-from . import cell as cells, networks
+from . import cell as cells, networks, provenance
 from .cell import Cell
 from .checker import NEEDLESS, Verdict, check
-from .faults import Row
+from .clocks import why_no_clocks
+from .faults import NETWORK, Row
 from .history import Fault, read
 from .ours import OURS
 from .provenance import checker, judged_by, said
@@ -61,133 +68,336 @@ JOB: dict[str, object] = {
 }  # fmt: skip
 """Short bodies, so that there are a million of them in an hour on two cores."""
 
-FACTS = ("server", "machine", "date", "versions", "commit", "clean", "load")
+FACTS = ("server", "machine", "date", "versions", *provenance.FACTS)
 """What a line of the log has of the facts about its part."""
-
-MOST_AWAY = 2
-"""How many of five masters may be away at a time."""
 
 
 # ------------------------------------------------------------------------------ faults
 
 
-def pause(world: World) -> None:
-    """Stop one or two masters for a moment."""
-    if not (chosen := some(world)):
-        return
-    with world.fault("paused", names(chosen)), world.down(*chosen):
-        for number in chosen:
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a fault has for itself while it lasts: no other one acts on it meanwhile."""
+
+    masters: tuple[int, ...] = ()
+    client: str = ""
+    """A client process that runs, and is ready."""
+    link: str = ""
+    """A client process; the packets between it and the masters are meant."""
+    start: bool = False
+    """Whether no client may start meanwhile."""
+
+    @property
+    def names(self) -> str:
+        """The names of the masters."""
+        return ", ".join(f"m{number}" for number in self.masters)
+
+    def meets(self, other: "Targets") -> bool:
+        """Return whether the two have something in common."""
+        return bool(
+            set(self.masters) & set(other.masters)
+            or (self.client and self.client == other.client)
+            or (self.link and self.link == other.link)
+            or (self.start and other.start)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    A kind of fault, and what it needs so that the promises hold while others last.
+
+    Attributes:
+        name: Its name in the log.
+
+        what: What happens, in a sentence.
+
+        act: Makes it begin, and end when it is closed.
+
+        lasts: The shortest and longest time in seconds for which it lasts.
+
+        masters: How few and how many masters it has for itself.
+
+        most_away: How many masters may be away with it, at most.
+
+        client, link, start: Whether it has for itself a client, its link, or the start of clients.
+
+        needs: What it needs besides servers: see `Row.needs`.
+
+        often: How much more often than others it is chosen.
+    """
+
+    name: str
+    what: str
+    act: "Act"
+    lasts: tuple[float, float] = (0.0, 0.0)
+    masters: tuple[int, int] = (0, 0)
+    most_away: int = 5
+    client: bool = False
+    link: bool = False
+    start: bool = False
+    needs: frozenset[str] = frozenset()
+    often: int = 1
+
+
+Act = Callable[[World, Targets], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def _paused(world: World, on: Targets) -> Iterator[None]:
+    with world.fault("paused", on.names), world.down(*on.masters):
+        for number in on.masters:
             world.servers[number].pause()
-        world.wait(world.chance.uniform(0.05, 1.8))
-        for number in chosen:
+        yield
+        for number in on.masters:
             world.servers[number].resume()
 
 
-def restart(world: World) -> None:
-    """Restart one or two masters, which come back empty."""
-    if chosen := some(world):
-        world.restart(*chosen)
+def _restarted(world: World, on: Targets) -> contextlib.AbstractContextManager[None]:
+    return world.restarting(*on.masters)
 
 
-def flush(world: World) -> None:
-    """Flush one or two masters."""
-    if chosen := some(world):
-        world.flush(*chosen)
+@contextlib.contextmanager
+def _restored(world: World, on: Targets) -> Iterator[None]:
+    for number in on.masters:
+        world.servers[number].save()
+    yield
+    world.restart(*on.masters)
+    for number in on.masters:
+        world.servers[number].forget()
 
 
-def restart_majority(world: World) -> None:
-    """Restart three masters at once."""
-    world.restart(*world.chance.sample(range(world.masters), 3))
-    world.wait(QUARANTINE)
+@contextlib.contextmanager
+def _flushed(world: World, on: Targets) -> Iterator[None]:
+    world.flush(*on.masters)
+    yield
 
 
-def cut(world: World) -> None:
-    """Lose the packets between a client and one to four masters, in one direction or in both."""
-    chosen = world.chance.sample(range(world.masters), world.chance.randint(1, 4))
-    requests, replies = world.chance.choice([(True, True), (True, False), (False, True)])
-    with world.cut(client(world), chosen, requests=requests, replies=replies):
-        world.wait(world.chance.uniform(0.2, 4))
+@contextlib.contextmanager
+def _clocks(world: World, on: Targets) -> Iterator[None]:
+    with world.rates({f"m{number}": world.chance.choice(RATES) for number in on.masters}):
+        yield
 
 
-def link_down(world: World) -> None:
-    """Lose all packets of a client."""
-    with world.link_down(client(world)):
-        world.wait(world.chance.uniform(0.2, 3))
+@contextlib.contextmanager
+def _stalled(world: World, on: Targets) -> Iterator[None]:
+    with world.fault("stall", "its event loop is blocked", client=on.client):
+        world.crew.signal(on.client, signal.SIGUSR1)
+        yield
 
 
-def stop(world: World) -> None:
-    """Stop a client, mostly for longer than the ttl."""
-    name = client(world)
-    with world.fault("stall", "SIGSTOP", client=name):
-        world.crew.signal(name, signal.SIGSTOP)
-        world.wait(world.chance.uniform(0.5, 2) * world.crew.job.ttl / 1000)
-        world.crew.signal(name, signal.SIGCONT)
-        world.wait(0.3)
-
-
-def stall(world: World) -> None:
-    """Block the event loop of a client for longer than the ttl."""
-    name = client(world)
-    with world.fault("stall", "its event loop is blocked", client=name):
-        world.crew.signal(name, signal.SIGUSR1)
-        world.wait(world.crew.job.stall + 0.3)
-
-
-def kill(world: World) -> None:
-    """Kill a client, and start another one."""
-    name = client(world)
-    with world.fault(f"{name} killed"):
-        world.crew.kill(name)
+@contextlib.contextmanager
+def _killed(world: World, on: Targets) -> Iterator[None]:
+    with world.fault(f"{on.client} killed"):
+        world.crew.kill(on.client)
+        world.note()
+        yield
         world.crew.start_one()
         world.note()
 
 
-Act = Callable[[World], None]
-ALWAYS: tuple[Act, ...] = (pause, pause, restart, flush, restart_majority, stop, stall)
-WITH_NETWORK: tuple[Act, ...] = (*ALWAYS, cut, cut, cut, link_down)
-WITHOUT: tuple[Act, ...] = (*ALWAYS, kill, kill)
+def _cut(world: World, on: Targets) -> contextlib.AbstractContextManager[None]:
+    chosen = world.chance.sample(range(world.masters), world.chance.randint(1, 4))
+    requests, replies = world.chance.choice([(True, True), (True, False), (False, True)])
+    return world.cut(on.link, chosen, requests=requests, replies=replies)
 
 
-def some(world: World) -> list[int]:
-    """Return one or two masters that are not away; perhaps none, if two are."""
-    free = [number for number in range(world.masters) if number not in world.away()]
-    most = MOST_AWAY - len(world.away())
-    return world.chance.sample(free, min(most, world.chance.choice((1, 2)))) if most > 0 else []
+def _of_client(name: str) -> Act:
+    """Return what is done to a client by the method of `World` with this name."""
+    return lambda world, on: getattr(world, name)(on.client or on.link)
 
 
-def names(masters: Sequence[int]) -> str:
-    """Return the names of masters."""
-    return ", ".join(f"m{number}" for number in masters)
+SOME, MAJORITY = (1, 2), (3, 3)
+MOST_AWAY = 2
+"""How many of five masters may be away at a time, unless a majority restarts."""
+
+WITNESSED = 0.5
+"""
+Seconds for which a client has to run and to be connected after a flush. The masters tell clients of
+it, and one that was told keeps the flushed master from voting, for all. If none could be told, one
+that starts and has not seen the master before would not notice that it has lost its keys.
+"""
+
+PAUSE = Kind(
+    "paused", "One or two masters are stopped.", _paused, (0.05, 1.8), SOME, MOST_AWAY, often=2
+)
+RESTART = Kind("restart", "One or two masters are killed, and come back empty.", _restarted,
+               (0.0, 1.0), SOME, MOST_AWAY)  # fmt: skip
+FLUSH = Kind("flush", "One or two masters are flushed.", _flushed, (WITNESSED, WITNESSED), SOME,
+             MOST_AWAY, client=True, link=True, start=True)  # fmt: skip
+RESTART_MAJORITY = Kind("majority restart", "Three masters are killed, and come back empty.",
+                        _restarted, (0.0, 1.0), MAJORITY)  # fmt: skip
+RESTORE = Kind("old snapshot", "One or two masters restart with the keys of a moment before.",
+               _restored, (0.1, 0.8), SOME, MOST_AWAY)  # fmt: skip
+CLOCKS = Kind("clock rates", "The clocks of one to five masters run 0.45 % too fast or slow.",
+              _clocks, (0.5, 4.0), (1, 5), needs=frozenset({"clocks"}))  # fmt: skip
+STOP = Kind("stop", "A client is stopped, mostly for longer than the ttl.", _of_client("stopped"),
+            (0.5, 2.0), client=True)  # fmt: skip
+STALL = Kind("stall", "The event loop of a client is blocked for longer than the ttl.", _stalled,
+             (2.0, 2.0), client=True)  # fmt: skip
+SUSPEND = Kind("suspend", "A client's machine is suspended.", _of_client("suspended"), (0.5, 2.0),
+               client=True, link=True, needs=frozenset({"clocks", "network"}))  # fmt: skip
+KILL = Kind("killed", "A client is killed, and another one starts.", _killed, (0.0, 0.5),
+            client=True, start=True, often=2)  # fmt: skip
+CUT = Kind("cut", "Packets between a client and one to four masters are lost.", _cut, (0.2, 4.0),
+           link=True, needs=NETWORK, often=3)  # fmt: skip
+LINK_DOWN = Kind("link down", "All packets of a client are lost.", _of_client("link_down"),
+                 (0.2, 3.0), link=True, needs=NETWORK)  # fmt: skip
+
+KINDS = (PAUSE, RESTART, FLUSH, RESTART_MAJORITY, RESTORE, CLOCKS, STOP, STALL, SUSPEND, KILL, CUT,
+         LINK_DOWN)  # fmt: skip
+"""
+All kinds of faults, and the rule by which they come together: what one of them has for itself no
+other one has meanwhile. All of them keep the library's assumptions alone, so what may break one
+together must be in this table.
+
+- A master that has lost its keys must not vote before all its locks are over. After a restart its
+  uptime says so to everybody. Of a flush a client must be told: it has one that runs, and its link,
+  for itself, and no other one starts meanwhile.
+- The clocks of two machines drift apart by less than 1 %: no two of `RATES` differ by more.
+- More masters than a minority may be away at a time; then nobody gets a lock. `most_away` makes
+  that rare, so that there are locks to lose.
+"""
+
+RATES = (-0.0045, 0.0045)
+"""Each two of these clocks drift apart by less than 1 %."""
 
 
-def client(world: World) -> str:
-    """Return a process that was not killed, and is ready: one that starts has no handlers yet."""
+def targets(world: World, kind: Kind, active: Sequence[Targets]) -> Targets | None:
+    """Return what a fault of this kind may act on beside the *active* ones; None if nothing."""
+    away = world.away()
+    fewest, most = kind.masters
+    # One that is away already can restart once more, as part of a majority.
+    spared = away if kind.most_away < world.masters else set()
+    had = {number for each in active for number in each.masters}
+    free = [number for number in range(world.masters) if number not in had | spared]
+    most = min(most, len(free), max(0, kind.most_away - len(spared)))
+    clients = ready(world)
+    if len(clients) < len(world.crew.living()) and kind.start:
+        return None  # one starts
+    if most < fewest:
+        return None
+    world.chance.shuffle(clients)
+    masters = tuple(world.chance.sample(free, world.chance.randint(fewest, most)))
+    for name in clients if kind.client or kind.link else [""]:
+        mine, link = (name if each else "" for each in (kind.client, kind.link))
+        found = Targets(masters, mine, link, kind.start)
+        # One that was cut off until a moment ago is not connected to all of them yet.
+        connected = not link or world.away(name).isdisjoint(masters)
+        if connected and not any(found.meets(each) for each in active):
+            return found
+    return None
+
+
+def ready(world: World) -> list[str]:
+    """Return the processes that were not killed, and are ready: one that starts has no handlers."""
     folder = Path(world.crew.job.folder)
-    ready = [name for name in world.crew.living() if (folder / f"{name}.ready").exists()]
-    return world.chance.choice(ready or world.crew.living())
+    return [name for name in world.crew.living() if (folder / f"{name}.ready").exists()]
 
 
-def one_after_another(acts: Sequence[Act]) -> Act:
-    """Return what lets one of the *acts* after another happen, until shortly before the end."""
+def happen(world: World, *kinds: Kind, calm: float = LAST_FAULT) -> Counter[str]:
+    """
+    Let a fault of each of *kinds* happen, and wait until all are over.
 
-    def act(world: World) -> None:
-        world.wait(world.chance.uniform(0.5, 1.5))
-        while world.crew.time_left() > LAST_FAULT:
-            world.chance.choice(acts)(world)
-            world.wait(world.chance.uniform(0.2, 1.5))
-        world.until(1)
+    Each begins while the one before lasts. One that finds nothing to act on, or comes too late, is
+    left out.
 
-    return act
+    Args:
+        calm: How many seconds before the end of the run none begins any more.
+
+    Returns:
+        How often a fault of a kind began while one of another kind lasted, such as "cut + flush".
+    """
+    waiting = list(kinds)
+    lasting: list[tuple[float, Kind, Targets, contextlib.AbstractContextManager[None]]] = []
+    together: Counter[str] = Counter()
+    begins = time.monotonic()
+    while waiting or lasting:
+        now = time.monotonic()
+        if waiting and now >= begins:  # first: the one before still lasts, also if both are due
+            kind = waiting.pop(0)
+            on = targets(world, kind, [on for _, _, on, _ in lasting])
+            if on is not None and world.crew.time_left() > calm:
+                together.update(" + ".join(sorted((kind.name, each[1].name))) for each in lasting)
+                fault = kind.act(world, on)
+                fault.__enter__()  # the faults that last do not end in their order
+                seconds, began = world.chance.uniform(*kind.lasts), time.monotonic()
+                lasting.append((began + seconds, kind, on, fault))
+                begins = began + world.chance.uniform(0, seconds)
+        for each in [each for each in lasting if each[0] <= now]:
+            lasting.remove(each)
+            each[-1].__exit__(None, None, None)
+        ends = [each[0] for each in lasting]
+        due = min([begins, *ends] if waiting else ends, default=0.0)
+        world.wait(max(0.0, due - time.monotonic()))
+    return together
 
 
-NETWORK = Row(
-    "soak, with a network", "One fault after another, also of the network.",
-    one_after_another(WITH_NETWORK), needs=frozenset({"network"}),
-)  # fmt: skip
-PROCESSES = Row(
-    "soak", "One fault after another; clients are killed, and others start.",
-    one_after_another(WITHOUT),
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """
+    How faults come in a part.
+
+    Attributes:
+        name: Its name in the log.
+
+        together: How many faults overlap, one of which is drawn each time.
+
+        switched: Whether the seed switches each kind of fault on or off for the part.
+    """
+
+    name: str
+    together: tuple[int, ...]
+    switched: bool = False
+
+    def kinds(self, usable: Sequence[Kind], seed: int) -> list[Kind]:
+        """Return the kinds of faults of a part, two at least."""
+        chance = random.Random(f"{seed} {self.name}")
+        while self.switched:
+            on = [kind for kind in usable if chance.random() < ON]
+            if len(on) >= LEAST_ON:
+                return on
+        return list(usable)
+
+    def act(self, kinds: Sequence[Kind], together: Counter[str]) -> Callable[[World], None]:
+        """
+        Return what lets faults of *kinds* happen, until shortly before the end of the run.
+
+        Args:
+            together: Where it counts what `happen` returns.
+        """
+
+        def act(world: World) -> None:
+            world.wait(world.chance.uniform(0.5, 1.5))
+            while world.crew.time_left() > LAST_FAULT:
+                number = min(world.chance.choice(self.together), len(kinds))
+                together.update(happen(world, *different(world.chance, kinds, number)))
+                world.wait(world.chance.uniform(0.2, 1.5))
+            world.until(1)
+
+        return act
+
+
+ONE = Mode("one after another", (1,))
+MODES = (ONE, Mode("two at a time", (2,)), Mode("swarm", (1, 2, 3), switched=True))
+
+ON, LEAST_ON = 0.5, 2
+"""How likely a kind of fault is on in a swarm, and how many are at least."""
+
+
+def different(chance: random.Random, kinds: Sequence[Kind], number: int) -> list[Kind]:
+    """Draw *number* different kinds, the frequent ones more often."""
+    chosen: list[Kind] = []
+    while len(chosen) < number:
+        left = [kind for kind in kinds if kind not in chosen]
+        chosen += chance.choices(left, [kind.often for kind in left])
+    return chosen
+
+
+def usable(*, network: bool) -> list[Kind]:
+    """Return the kinds of faults that can happen here, in a part with a network or without one."""
+    reasons = {"network": networks.why_not() if network else "without", "clocks": why_no_clocks()}
+    return [kind for kind in KINDS if not any(reasons[need] for need in kind.needs)]
 
 
 # ------------------------------------------------------------------------------- parts
@@ -210,7 +420,12 @@ class Part:
     """Those that were lost to one after the end of its lease, which only a fence can refuse."""
     pause: float = 0.0
     """The longest time in seconds without an acquisition of a key."""
+    mode: str = ONE.name
+    kinds: list[str] = field(default_factory=list)
+    """The kinds of faults that were on; empty in a line from before these were recorded."""
     faults: dict[str, int] = field(default_factory=dict)
+    together: dict[str, int] = field(default_factory=dict)
+    """How often a fault of a kind began while one of another kind lasted."""
     broken: dict[str, int] = field(default_factory=dict)
     """How often each promise was broken; "losses" are the needless ones."""
     wrong: list[str] = field(default_factory=list)
@@ -242,18 +457,27 @@ def run(number: int, seed: int, seconds: float, output: Path, rest: float = 0.0)
     Args:
         rest: See `Job.rest`.
     """
-    turn, kind = divmod(number, len(OURS))
-    # Each kind of lock gets both rows in turn, also if the number of kinds is even.
-    row = PROCESSES if (turn + kind) % 2 or networks.why_not() else NETWORK
+    turn, contestant = divmod(number, len(OURS))
+    mode = MODES[(turn + contestant) % len(MODES)]
+    # Each kind of lock has all modes, and each with a network and without one.
+    network = not (turn // len(MODES) + contestant) % 2 and not networks.why_not()
+    kinds = mode.kinds(usable(network=network), seed + number)
+    together: Counter[str] = Counter()
+    row = Row(
+        f"soak, {mode.name}", f"Faults come: {mode.name}.", mode.act(kinds, together),
+        needs=frozenset().union(NETWORK if network else (), *(kind.needs for kind in kinds)),
+    )  # fmt: skip
     cell = Cell(
         row=row,
-        contestant=OURS[kind],
+        contestant=OURS[contestant],
         seed=seed + number,
         binary=server_binary(),
         seconds=seconds,
         job={**JOB, "rest": rest},
     )
-    part = Part(number, seed, cell.contestant.name)
+    part = Part(
+        number, seed, cell.contestant.name, mode=mode.name, kinds=[kind.name for kind in kinds]
+    )
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         folder = Path(scratch)
         try:
@@ -264,6 +488,7 @@ def run(number: int, seed: int, seconds: float, output: Path, rest: float = 0.0)
         else:
             (folder / "verdict.json").write_text(verdict.as_json())
             part = shown(cell, verdict, read(folder).faults, part)
+            part = replace(part, together=dict(sorted(together.items())))
         if not part.holds:
             pack(folder, f"soak-{seed}-{number}", output)
     return part
@@ -345,7 +570,7 @@ def report(parts: Sequence[Part]) -> str:
     faults = sum((Counter(part.faults) for part in parts), Counter[str]())
     times = table(["fault", "times"], [[name, f"{n:,}"] for name, n in sorted(faults.items())])
     paragraphs = ["# A soak under faults", *_summary(parts, faults.total()), table(head, rows),
-                  LEGEND, times, *_where(whole)]  # fmt: skip
+                  LEGEND, *_modes(parts), times, *_together(parts), *_where(whole)]  # fmt: skip
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -373,6 +598,32 @@ def _summary(parts: Sequence[Part], faults: int) -> Iterator[str]:
             f"{late:,} updates were lost to a write that came after the end of its lease, which"
             " only a fencing token prevents."
         )
+
+
+def _modes(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield what the parts of each mode add up to."""
+    rows = [
+        [
+            mode,
+            f"{len(mine):,}",
+            f"{sum(part.sections for part in mine):,}",
+            f"{sum(sum(part.faults.values()) for part in mine):,}",
+            f"{sum(sum(part.together.values()) for part in mine):,}",
+            f"{sum(part.times_broken for part in mine):,}",
+        ]
+        for mode in dict.fromkeys(part.mode for part in parts)
+        for mine in [[part for part in parts if part.mode == mode]]
+    ]
+    head = ["faults come", "parts", "sections", "faults", "begun while another lasted",
+            "broken promises"]  # fmt: skip
+    yield table(head, rows)
+
+
+def _together(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield how often faults of two kinds came together, if any did."""
+    pairs = sum((Counter(part.together) for part in parts), Counter[str]())
+    if pairs:
+        yield table(["together", "times"], [[name, f"{n:,}"] for name, n in pairs.most_common()])
 
 
 def _where(parts: Sequence[Part]) -> Iterator[str]:
@@ -412,7 +663,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file.write(json.dumps(asdict(part)) + "\n")
         parts.append(part)
         print(
-            f"part {part.number}, {part.column}: {part.sections:,} sections,"
+            f"part {part.number}, {part.column}, {part.mode}: {part.sections:,} sections,"
             f" {part.times_broken} promises broken, {sum(part.faults.values())} faults,"
             f" {part.losses} leases lost, {part.needless} of them without need;"
             f" {sum(each.sections for each in parts):,} sections in all",

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from .cell import cannot
 from .checker import NEEDLESS
 from .contestants import contestants
 from .controls import CONTROLS
-from .faults import ROWS
-from .ours import OURS
+from .faults import ROWS, Row
+from .ours import COLUMNS, WAYS as WAYS_OF_USE
 from .provenance import judged_by, said
 from .results import Entry, Results
 
@@ -20,12 +21,14 @@ saw.
 
 LEGEND = """What a cell says:
 
-- **holds**: no promise of safety that this kind of lock makes was broken. No two leases of a key
+- **holds**: no promise that this kind of lock makes was broken. No two leases of a key
   were valid at once, but those of readers, and of a semaphore no permit twice and no more than
   there are. None was valid again after its end, no update under a valid lease was lost, no reader
   saw a change under its lease, and no key was left when all had expired. With fencing, each token
   was higher than those before it, of the same permit, and an order explains the reads and writes
-  through the fence.
+  through the fence. No gap was longer than what is promised under the fault. Fair waiters were
+  served in order, and none was passed over again and again. A body that the library cancels wrote
+  nothing after the end of its lease, and a lock that has to be kept was kept.
 - **not promised**: the row breaks an assumption of the library, and two leases were valid at once.
 - **needless**: the leases that were lost though their client ran and reached the same majority
   of the masters during the whole ttl before, and nobody released them by force. A lease may be
@@ -34,16 +37,26 @@ LEGEND = """What a cell says:
 - The time is the longest gap: for so long a client that reached a majority wanted a lock that
   nobody held. A master that has lost its keys, or whose clock was set, is not reached until it
   votes again, nor is the one behind Sentinels during the split: the *longest pause* below counts
-  these times, too.
+  these times, too. A gap that is longer than the row permits is **progress**.
 - **late**: the updates that were lost to a write after the end of its lease. Only a fence can
   refuse it."""
+
+WAYS = """The last five columns are ways to use a lock: a body that writes until it is *cancelled*,
+inner blocks of a *reentrant* lock, a lock that is *kept* for 600 ms (`hold_at_least`),
+`redlock_aio.sync` in threads, and programs under `redlock run` (*command*). In the last one the gap
+has the start of the programs in it."""
 
 DETAILS = """*intervals* (times for which a lease of a key, or of a permit, was valid), *permits*
 (leases of a permit), *updates*, *reads* (pairs of
 them under one lease of a reader), *tokens* and *register* (reads and writes through the fence) are
 how many of them were checked. The *longest
 pause* is the longest time without an acquisition of a key, also while no client reached a
-majority."""
+majority. *gap at most* is the limit of the longest gap: what is promised under the fault, and four
+times the longest delay of a client's event loop. A cell that says *not judged* there was run before
+gaps, order, starvation, writes and keeping were judged. *order* is the number of waits whose order
+was checked, *writes* that of the writes of bodies that are cancelled. *rounds* is how many turns
+each of the others had, on average, in the longest wait by that measure of a client that reached the
+same majority all along. Only of fair locks something is promised of that."""
 
 CONTROLS_TEXT = """The controls show that the faults happen, and that the checks see what goes
 wrong. Those without protection must fail."""
@@ -54,7 +67,8 @@ def report(results: Results, *, containers: bool = False) -> str:
     entries, controls = results.of(control=False), results.of(control=True)
     title = "# Faults, with masters in containers" if containers else "# Faults"
     option = " --containers" if containers else ""
-    parts = [title, HEAD, *_where(results, option), LEGEND, matrix(entries)]
+    ways = [WAYS] if {each.column for each in entries} & {each.name for each in WAYS_OF_USE} else []
+    parts = [title, HEAD, *_where(results, option), LEGEND, *ways, matrix(entries)]
     if controls:
         parts += ["## Controls", CONTROLS_TEXT, control_table(controls)]
     parts += ["## Details", DETAILS, details([*entries, *controls])]
@@ -92,13 +106,18 @@ def _where(results: Results, option: str) -> list[str]:
 
 def matrix(entries: Sequence[Entry]) -> str:
     """Return the table with a row for each fault and a column for each kind of lock."""
-    columns = in_order({each.column for each in entries}, [ours.name for ours in OURS])
-    cells = {(each.row, each.column): each for each in entries}
+    columns = in_order({each.column for each in entries}, [each.name for each in COLUMNS])
+    cells, kinds = {(each.row, each.column): each for each in entries}, contestants()
     rows: list[list[str]] = []
     notes: list[str] = []
     for row in ROWS:
         if any(key[0] == row.name for key in cells):
-            texts = [text(cells.get((row.name, column))) for column in columns]
+            texts = [
+                text(cells.get((row.name, column)))
+                if column not in kinds or not cannot(kinds[column], row)
+                else "does not apply"
+                for column in columns
+            ]
             mark = ""
             if row.assumption:
                 mark = f" ({len(notes) + 1})"
@@ -106,8 +125,15 @@ def matrix(entries: Sequence[Entry]) -> str:
                     f"{mark[1:]} Not promised: the library assumes that {row.assumption}. Else two"
                     " may hold a lock for some time, and only a fence keeps its data."
                 )
-            rows.append([f"**{row.name}**{mark}. {row.what}", *texts])
+            what = done(row, cells.values())
+            rows.append([f"**{row.name}**{mark}. {what}", *texts])
     return "\n\n".join([table(["fault", *columns], rows), *notes])
+
+
+def done(row: Row, entries: Iterable[Entry]) -> str:
+    """Return what a row did. It may have changed since; each sentence is that of a run."""
+    runs = (each.facts for each in entries if each.row == row.name)
+    return " Or: ".join(dict.fromkeys(str(facts.get("what", row.what)) for facts in runs))
 
 
 def in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
@@ -137,7 +163,7 @@ def text(entry: Entry | None) -> str:
 
 
 def broken(counts: Mapping[str, int]) -> str:
-    """Return the promises of safety that were broken, and how often; empty if none was."""
+    """Return the promises that were broken, and how often; empty if none was."""
     names = {name: number for name, number in counts.items() if name != NEEDLESS}
     return ", ".join(f"{name.replace('_', ' ')}: {number:,}" for name, number in names.items())
 
@@ -160,11 +186,11 @@ def details(entries: Sequence[Entry]) -> str:
     """Return the table with the figures of each cell."""
     head = [
         "fault", "lock", "acquired", "per s", "intervals", "permits", "updates", "reads", "tokens",
-        "register", "late", "lost leases", "needless", "longest gap", "longest pause", "keys left",
-        "seed",
+        "register", "order", "writes", "late", "lost leases", "needless", "longest gap",
+        "gap at most", "longest pause", "rounds", "keys left", "seed",
     ]  # fmt: skip
     names = [row.name for row in ROWS]
-    columns = [ours.name for ours in OURS]
+    columns = [each.name for each in COLUMNS]
 
     def place(entry: Entry) -> tuple[bool, int, int]:
         row = names.index(entry.row) if entry.row in names else len(names)
@@ -174,13 +200,17 @@ def details(entries: Sequence[Entry]) -> str:
     rows = []
     for each in sorted(entries, key=place):
         if each.facts:
-            checks = ("exclusion", "permits", "updates", "reads", "tokens", "register")
+            checks = (
+                "exclusion", "permits", "updates", "reads", "tokens", "register", "order", "writes",
+            )  # fmt: skip
+            limit = each.facts.get("longest_gap")
             counts = [_count(each, name) for name in checks]
             rows.append([
                 each.control or each.row, each.column, f"{each.acquired:,}",
                 f"{each.acquired / each.seconds:.0f}" if each.seconds else "", *counts,
                 str(each.late_updates), str(each.losses), str(each.needless), f"{each.gap:.2f} s",
-                f"{each.pause:.2f} s",
+                "not judged" if limit is None else f"{limit:.2f} s", f"{each.pause:.2f} s",
+                str(each.facts.get("rounds", "")),
                 str(each.broken.get("keys_left", 0)), str(each.facts["seed"]),
             ])  # fmt: skip
     return table(head, rows)

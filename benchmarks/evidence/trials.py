@@ -9,6 +9,7 @@ is not as expected. Each history has the command that repeats its run.
 """
 
 import argparse
+import contextlib
 import secrets
 import shutil
 import signal
@@ -20,12 +21,12 @@ from pathlib import Path
 
 from redlock_aio.testing import server_binary
 
-from . import cell as cells, networks
+from . import cell as cells, networks, soak
 from .cell import EXPIRY, Cell
 from .checker import check
 from .contestants import contestants
-from .faults import LONG_BODIES, NETWORK, Row, nothing, stopped
-from .soak import Act, kill, pause, restart, some
+from .faults import LONG_BODIES, NETWORK, Row, nothing, stopped, suspended
+from .soak import MOST_AWAY, PAUSE, Kind, Targets, happen
 from .stopping import stop_cleanly
 from .world import World
 
@@ -80,19 +81,25 @@ class Trial:
 # ---------------------------------------------------------------------------- faults
 
 
-def drop(world: World) -> None:
-    """Close the connections of all clients of one master."""
-    if chosen := some(world):
-        world.drop(*chosen[:1])
+@contextlib.contextmanager
+def _dropped(world: World, on: Targets) -> Iterator[None]:
+    world.drop(*on.masters)
+    yield
 
 
-def until_calm(*acts: Act) -> Act:
-    """Return what lets one of the *acts* after another happen, until all is calm at the end."""
+# As fast as possible.
+KILL, RESTART = (replace(kind, lasts=(0.0, 0.0)) for kind in (soak.KILL, soak.RESTART))
+DROP = Kind("dropped", "A master closes the connections of all clients.", _dropped,
+            masters=(1, 1), most_away=MOST_AWAY)  # fmt: skip
+
+
+def until_calm(*kinds: Kind) -> Callable[[World], None]:
+    """Return what lets faults of *kinds* follow one another, until all is calm at the end."""
 
     def act(world: World) -> None:
         world.wait(world.chance.uniform(0.1, 0.6))
         while world.crew.time_left() > CALM + 1.8:  # the longest pause
-            world.chance.choice(acts)(world)
+            happen(world, world.chance.choice(kinds), calm=CALM + 1.8)
             world.wait(world.chance.uniform(0.1, 0.6))
         world.until(1)
 
@@ -111,7 +118,7 @@ def clients_killed(world: World) -> None:
         # Waiters behind a dead one wait for 4 s. A kill before that would begin it anew.
         ends = world.crew.time_left() - 4.5
         while world.crew.time_left() > max(ends, CALM + 1.8):
-            world.chance.choice((pause, drop, drop, restart))(world)
+            happen(world, world.chance.choice((PAUSE, DROP, DROP, RESTART)), calm=CALM + 1.8)
             world.wait(world.chance.uniform(0.1, 0.6))
         world.wait(world.crew.time_left() - ends)
     world.until(1)
@@ -138,7 +145,7 @@ def minority_dead(world: World) -> None:
         world.until(1)
 
 
-def hung(number: int) -> Act:
+def hung(number: int) -> Callable[[World], None]:
     """Return what stops *number* masters from the beginning until all is calm at the end."""
 
     def act(world: World) -> None:
@@ -228,7 +235,7 @@ CANCELLATIONS = (
     Trial(
         Row(
             "cancelled, masters come and go", "Most turns are cancelled; masters come and go.",
-            until_calm(pause, drop, drop, restart), seconds=6.0, job=CANCELLED,
+            until_calm(PAUSE, DROP, DROP, RESTART), seconds=6.0, job=CANCELLED,
         ),
         ("plain", "fair", "read-write", "semaphore"),
         clean_within=2.0, expected="may overlap",
@@ -238,7 +245,7 @@ CANCELLATIONS = (
 COME_AND_GO = Trial(
     Row(
         "masters come and go", "Masters are stopped, dropped and restarted, two at a time at most.",
-        until_calm(pause, pause, drop, drop, restart), seconds=10.0,
+        until_calm(PAUSE, PAUSE, DROP, DROP, RESTART), seconds=10.0,
         job={**LONG_BODIES, "tasks": 9},
     ),
     ("plain",),
@@ -297,7 +304,7 @@ NOBODY_WAITS = Trial(
     # which the masters that grant different permits must not be added up.
     Row(
         "nobody waits for permits", "All try at once for two permits, again and again.",
-        until_calm(pause, drop), seconds=6.0,
+        until_calm(PAUSE, DROP), seconds=6.0,
         job={**ALL_FAIR, "wait": 0, "body": (0.0, 0.02)},
     ),
     ("semaphore",), clean_within=2.0,
@@ -306,7 +313,7 @@ NOBODY_WAITS = Trial(
 BESIDE_PLAIN = Trial(
     Row(
         "readers beside plain locks", "All come and go, or die; those who write do not queue.",
-        until_calm(pause, drop, restart, kill, kill), seconds=12.0, job=LONG_BODIES,
+        until_calm(PAUSE, DROP, RESTART, KILL, KILL), seconds=12.0, job=LONG_BODIES,
     ),
     ("readers and plain",),
 )  # fmt: skip
@@ -322,9 +329,18 @@ STOPPED = Trial(
     ("plain", "semaphore"), {"lost_within": 5.0},
 )  # fmt: skip
 
+SUSPENDED = Trial(
+    Row("client suspended, and told",
+        "Machines of holders are suspended for 1.7 ttls; CLOCK_MONOTONIC does not count that.",
+        suspended, late=True, needs=frozenset({"network", "clocks"}),
+        job={"handover": 0.0, "body": (0.02, 0.3)}),
+    # The timer of the library is armed for 0.5 s at most: it does not count the time, either.
+    ("plain", "semaphore"), {"lost_within": 5.0},
+)  # fmt: skip
+
 TRIALS = (
     COME_AND_GO, *CANCELLATIONS, *KILLED, ALL_KILLED, ALL_OF_PERMITS_KILLED, IN_ORDER,
-    IN_ORDER_OF_PERMITS, NOBODY_WAITS, BESIDE_PLAIN, MINORITY_DEAD, STOPPED, *PARTITIONS,
+    IN_ORDER_OF_PERMITS, NOBODY_WAITS, BESIDE_PLAIN, MINORITY_DEAD, STOPPED, SUSPENDED, *PARTITIONS,
 )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,7 +36,7 @@ from .contestants import contestants
 from .history import numbered
 from .job import Job
 from .locks import MS, Held, Locks, NotAcquired, NotHeld, Setting, unique
-from .recorder import Client, Recorder, now
+from .recorder import Client, Pending, Recorder, now
 from .store import Store
 
 LEAST_LEFT = 0.2
@@ -43,6 +44,15 @@ LEAST_LEFT = 0.2
 
 TICK = 0.01
 """Seconds between two measurements of the event loop's delay."""
+
+DELAY = 0.005
+"""The shortest delay of the event loop in seconds that is written down."""
+
+WRITES_EVERY = 0.003
+"""Seconds between two writes of a body that writes until it is cancelled."""
+
+INSIDE = 0.01
+"""The longest time in seconds that an inner block works by itself."""
 
 LOOK_FOR_LEASES = 0.03
 """Seconds between two looks for leases that others hand over; far shorter than any ttl."""
@@ -78,23 +88,28 @@ class Worker:
         async with Store(job.store) as store:
             await store.count("nobody")
         files = open_files()
-        setting = Setting(max_ttl=job.ttl, guard=job.guard, name=self.name, varied=bool(job.cancel))
+        setting = Setting(
+            max_ttl=job.ttl,
+            guard=job.guard,
+            name=self.name,
+            varied=bool(job.cancel),
+            misuse=job.misuse,
+        )
         async with self.store, self.contestant.open(job.urls, setting) as locks:
             await self._get_ready(locks)
             idle = other_tasks()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._measure())
-                for number in range(job.tasks):
-                    task = Task(self, locks, self.recorder.client(number), number)
-                    tasks.create_task(task.run())
+                start = self._in_thread if self.contestant.threads else Worker._in_this_thread
+                works: list[Callable[[Task], Work]] = [Task.run] * job.tasks
                 # A client does one thing at a time, so these have numbers of their own.
                 if job.handover and "adopt" in able:
-                    adopter = Task(self, locks, self.recorder.client(job.tasks), job.tasks)
-                    tasks.create_task(adopter.adopt())
+                    works.append(Task.adopt)
                 if job.force and "force_release" in able:
-                    number = job.tasks + 1
-                    forcer = Task(self, locks, self.recorder.client(number), number)
-                    tasks.create_task(forcer.force())
+                    works.append(Task.force)
+                for number, work in enumerate(works):
+                    task = Task(self, locks, self.recorder.client(number), number)
+                    tasks.create_task(start(task, work))
             if job.cancel:
                 await self._settle(locks, idle)
         if job.cancel:
@@ -104,6 +119,20 @@ class Worker:
                 raise RuntimeError(
                     f"tasks outlive the client: {left}; or files: {open_files()}, before {files}"
                 )
+
+    @staticmethod
+    async def _in_this_thread(task: "Task", work: "Callable[[Task], Work]") -> None:
+        await work(task)
+
+    async def _in_thread(self, task: "Task", work: "Callable[[Task], Work]") -> None:
+        """Let *task* work in a thread of its own, which its calls may block."""
+
+        async def main() -> None:
+            async with Store(self.job.store) as task.store:
+                await work(task)
+
+        with ThreadPoolExecutor(1) as thread:
+            await asyncio.get_running_loop().run_in_executor(thread, asyncio.run, main())
 
     async def _settle(self, locks: Locks, idle: list[str]) -> None:
         """
@@ -119,13 +148,13 @@ class Worker:
             await asyncio.sleep(0.01)
 
     async def _measure(self) -> None:
-        """Write by how much this event loop was late at most, in ns."""
-        late = 0
-        while self.time_left() > 0:
-            due = now() + int(TICK * 1e9)
-            await asyncio.sleep(TICK)
-            late = max(late, now() - due)
-        (self.folder / f"{self.name}.late").write_text(str(late))
+        """Write when a turn of this event loop was due that came late, and by how much, in ns."""
+        with (self.folder / f"{self.name}.late").open("w", buffering=1) as file:
+            while self.time_left() > 0:
+                due = now() + int(TICK * 1e9)
+                await asyncio.sleep(TICK)
+                if (late := now() - due) > DELAY * 1e9:
+                    print(due, late, file=file)
 
     async def _get_ready(self, locks: Locks) -> None:
         """Acquire a lock of its own, say that this process is ready, and wait for the start."""
@@ -173,6 +202,9 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not used as paths
 
 
+Work = Coroutine[Any, Any, None]
+
+
 class Task:
     """One client: it does one operation at a time."""
 
@@ -182,6 +214,7 @@ class Task:
         self.contestant = worker.contestant
         self.locks = locks
         self.client = client
+        self.store = worker.store
         self.random = random.Random(f"{self.job.seed} {client.name}")
         keys, several = self.job.keys, self.contestant.several
         # A task that waits for one key would not be there for another, so each has its own.
@@ -202,7 +235,11 @@ class Task:
     async def _turn(self, wait: int) -> None:
         """Acquire, work and release."""
         job, kind = self.job, self.contestant
-        permits = {"permits": kind.permits} if kind.permits else {}
+        others: dict[str, object] = {"permits": kind.permits} if kind.permits else {}
+        if "guard" in kind.abilities:
+            others["guarded"] = True
+        if kind.keeps:
+            others["keeps"] = kind.keeps
         shared = kind.reads > 0 and self.random.random() < kind.reads
         acquire = self.locks.acquire_shared if shared else self.locks.acquire
         pending = self.client.invoke(
@@ -214,7 +251,7 @@ class Task:
             observed="report" in kind.abilities,
             ttl=job.ttl,
             wait=wait,
-            **permits,
+            **others,
         )
         try:
             held = await acquire(self.keys, job.ttl, wait, auto_extend=job.auto_extend)
@@ -289,7 +326,7 @@ class Task:
         until = held.until or now()
         facts = {"from": exporter, "lease": held.id, "until": until, "token": held.token}
         pending.ok(**facts, **permit_of(held))
-        await Section(self, held, keys).run()
+        await Section(self, held, keys, adopted=True).run()
 
     async def force(self) -> None:
         """Release keys by force, also those that others hold."""
@@ -316,9 +353,16 @@ class Section:
     """What one client does with one lease."""
 
     def __init__(
-        self, task: Task, held: Held, keys: Sequence[str], *, shared: bool = False
+        self,
+        task: Task,
+        held: Held,
+        keys: Sequence[str],
+        *,
+        shared: bool = False,
+        adopted: bool = False,
     ) -> None:
         self.shared = shared
+        self.adopted = adopted
         self.task = task
         self.job = task.job
         self.client = task.client
@@ -341,32 +385,93 @@ class Section:
 
         A reader reads a second time instead of writing, and hands nothing over.
         """
+        if self.task.worker.must_fork:
+            self._fork()
         try:
-            await self._run()
+            await (self._guarded() if "guard" in self.able else self._run())
         except asyncio.CancelledError:
             # A release that was cancelled is not repeated: the library completes it.
             if not self._released:
                 await self._release()
             raise
 
-    async def _run(self) -> None:
+    def _seconds(self) -> float:
+        """Return how long this body is."""
         chance, job = self.random, self.job
-        seconds = chance.uniform(*job.body)
         extended = job.auto_extend and "auto_extend" in self.able
         if chance.random() < job.long:
             # Without extensions the holder has to be done well within the ttl.
-            seconds = chance.uniform(*((1.2, 2.2) if extended else (0.3, 0.7))) * job.ttl / 1000
+            return chance.uniform(*((1.2, 2.2) if extended else (0.3, 0.7))) * job.ttl / 1000
+        return chance.uniform(*job.body)
+
+    async def _run(self) -> None:
+        chance, job = self.random, self.job
+        seconds = self._seconds()
         extends = "extend" in self.able and chance.random() < job.extend
         leaves = not self.shared and "adopt" in self.able and chance.random() < job.handover
-        if self.task.worker.must_fork:
-            self._fork()
         counters = await self._look()
-        if await self._works(seconds) and (not extends or await self._extends()):
+        works = await self._works(seconds) and (not extends or await self._extends(self.held))
+        if works and (self.adopted or "again" not in self.able or await self._goes_in()):
             await self._act(counters)
         if leaves and self._is_valid() and not self.over:
             self._hand_over()
         elif not self.over or "notify" not in self.able:
             await self._release()
+        if job.checks and "notify" in self.able:
+            self._asks_again()
+
+    async def _guarded(self) -> None:
+        """Write again and again, without a look at the lease, until the library cancels that."""
+        release: Pending | None = None
+        try:
+            async with self.held.guard():
+                with anyio.CancelScope(shield=self.job.misuse):
+                    await self._write_on(self._seconds())
+                self._released = True
+                release = self.client.invoke("release", lease=self.held.id)
+        except NotHeld as error:
+            if release is None:
+                self._lost(str(error))
+            else:
+                release.fail(str(error), lease=self.held.id)
+        else:
+            if release is not None:
+                release.ok(lease=self.held.id)
+
+    async def _write_on(self, seconds: float) -> None:
+        ends = now() + int(seconds * 1e9)
+        counters = await self._look()
+        while (left := (ends - now()) / 1e9) > 0:
+            for key in self.registers:
+                if key in counters:
+                    counters[key] += 1
+                    await self._add(key, counters[key])
+                else:
+                    await self._write(key)
+            await asyncio.sleep(min(left, WRITES_EVERY))
+
+    async def _goes_in(self, depth: int = 2) -> bool:
+        """
+        Acquire the lock again in inner blocks, and leave them in order.
+
+        Return whether the lease is valid then.
+        """
+        chance = self.random
+        try:
+            async with self.held.again() as inner:
+                await asyncio.sleep(chance.uniform(0, INSIDE))
+                if chance.random() < self.job.extend:
+                    await self._extends(inner)
+                if depth > 1 and chance.random() < 0.5:
+                    await self._goes_in(depth - 1)
+                if self.job.misuse:
+                    await self.held.release()
+        except NotHeld as error:
+            if not self.over:
+                self._lost(str(error))
+        if self.job.misuse:
+            await asyncio.sleep(INSIDE)
+        return self._is_valid()
 
     async def _look(self) -> dict[str, int]:
         """Return the counters, where there are some; a reader reads the registers."""
@@ -377,7 +482,7 @@ class Section:
         # so without a fence a register takes all.
         if kind.fencing or kind.reads or kind.permits:
             return {}
-        return {key: await self.task.worker.store.count(key) for key in self.registers}
+        return {key: await self.task.store.count(key) for key in self.registers}
 
     async def _act(self, counters: dict[str, int]) -> None:
         """Read again, write, or add, while the lease is valid."""
@@ -429,21 +534,30 @@ class Section:
             self.client.held(self.held.id, until, at=at)
         return True
 
+    def _asks_again(self) -> None:
+        """Record what the library promises of a lease that it has ended: nothing is right."""
+        at = now()
+        with contextlib.suppress(NotHeld):
+            self.held.ensure_valid()
+            self.client.held(self.held.id, self.held.until or at, at=at)
+
     def _extended(self) -> None:
         """Record the promise of an extension, also of one that the library made by itself."""
         at = now()
-        if not self.over and (until := self.held.until):
+        # In another thread the release may have begun: then what is known from here on is nothing.
+        if not (self.over or self._released) and (until := self.held.until):
             self.client.held(self.held.id, until, at=at)
 
     def _lost(self, why: str) -> None:
         self.over = True
         self.client.lost(self.held.id, why)
 
-    async def _extends(self) -> bool:
+    async def _extends(self, held: Held) -> bool:
+        """Extend the lease by *held*, which is the outer one or an inner one."""
         lease, ttl = self.held.id, self.job.ttl
         pending = self.client.invoke("extend", lease=lease, ttl=ttl)
         try:
-            await self.held.extend(ttl)
+            await held.extend(ttl)
         except NotHeld as error:
             pending.fail(str(error), lease=lease)
             # The error ends the body of a holder that can't ask whether its lease is valid yet.
@@ -452,7 +566,7 @@ class Section:
         return True
 
     async def _write(self, key: str) -> None:
-        store, token, value = self.task.worker.store, self.held.token, self.task.worker.next_value()
+        store, token, value = self.task.store, self.held.token, self.task.worker.next_value()
         if self.random.random() < 0.3:
             await self._read(key)
         lease = self.held.id
@@ -464,12 +578,12 @@ class Section:
 
     async def _read(self, key: str) -> None:
         reading = self.client.invoke("read", key=key, lease=self.held.id)
-        found, highest = await self.task.worker.store.read(key)
+        found, highest = await self.task.store.read(key)
         reading.ok(key=key, value=found, token=highest)
 
     async def _add(self, key: str, value: int) -> None:
-        pending = self.client.invoke("add", key=key)
-        await self.task.worker.store.set(key, value)
+        pending = self.client.invoke("add", key=key, lease=self.held.id)
+        await self.task.store.set(key, value)
         pending.ok(key=key, value=value)
 
     async def _release(self) -> None:

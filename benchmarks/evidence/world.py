@@ -7,12 +7,15 @@ restarted, was flushed, or whose clock was set does not count until its quaranti
 """
 
 import contextlib
+import math
 import random
+import signal
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from .clocks import Name
 from .clusters import Cluster, Node, slot_of, standard_tags
 from .crew import Crew
 from .networks import PORT, Network
@@ -31,8 +34,22 @@ Seconds until a new owner of a slot votes, likewise: 2 s more than after a resta
 until a client knows of it.
 """
 
+AWAKE = 0.3
+"""Seconds after a stop until a client has surely run again."""
+
 RECONNECT = 1.0
 """Seconds in which clients connect to a master again that they can reach again."""
+
+
+@dataclass(slots=True, eq=False)
+class Absence:
+    """Masters that do not count for a process, or for all."""
+
+    masters: frozenset[int]
+    process: str = ""
+    """The process; empty for all of them."""
+    until: float = math.inf
+    """Up to when, on `time.monotonic`; infinite if that is not known yet."""
 
 
 @dataclass(slots=True)
@@ -56,10 +73,8 @@ class World:
     masters: int = 5
     cluster: Cluster | None = None
     """The Cluster whose primaries are the masters."""
-    _down: set[int] = field(default_factory=set)
-    _returns: dict[int, float] = field(default_factory=dict)
-    """When each master that was away counts again, on `time.monotonic`."""
-    _cut: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _absences: list[Absence] = field(default_factory=list)
+    """Several of them may be of one master, when faults overlap: the last one to end counts."""
     _known: dict[str, list[int]] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------ time
@@ -74,7 +89,7 @@ class World:
         while True:
             self.note()
             now = time.monotonic()
-            due = min((at for at in self._returns.values() if at > now), default=ends)
+            due = min((each.until for each in self._absences if each.until > now), default=ends)
             if now >= ends:
                 return
             time.sleep(max(0.0, min(due, ends) - now))
@@ -88,17 +103,17 @@ class World:
         yield
         self.record.fault(name, "end", detail, client=client)
 
-    def away(self) -> set[int]:
-        """Return the masters that do not run, or may not vote yet."""
+    def away(self, process: str = "") -> set[int]:
+        """Return the masters that do not run, or may not vote yet; or that *process* lacks."""
         now = time.monotonic()
-        self._returns = {number: at for number, at in self._returns.items() if at > now}
-        return self._down | set(self._returns)
+        self._absences = [each for each in self._absences if each.until > now]
+        mine = (each for each in self._absences if each.process in {"", process})
+        return {number for each in mine for number in each.masters}
 
     def note(self) -> None:
         """Record which masters each process reaches now, where that has changed."""
-        away = self.away()
         for name in self.crew.names:
-            gone = away | self._cut[name]
+            gone = self.away(name)
             reached = [number for number in range(self.masters) if number not in gone]
             if name in self.crew.dead:
                 reached = []
@@ -109,29 +124,66 @@ class World:
     # --------------------------------------------------------------------- masters
 
     @contextlib.contextmanager
-    def down(self, *masters: int) -> Iterator[None]:
-        """Count *masters* as down during the body, and for a moment after it."""
-        self._down.update(masters)
+    def down(self, *masters: int, process: str = "") -> Iterator[None]:
+        """Count *masters* as down, or only for *process*, in the body and for a moment after it."""
+        absence = Absence(frozenset(masters), process)
+        self._absences.append(absence)
         self.note()
         yield
-        self._down.difference_update(masters)
-        self.back(*masters, within=RECONNECT)
+        absence.until = time.monotonic() + RECONNECT
+        self.note()
 
     def back(self, *masters: int, within: float = QUARANTINE) -> None:
         """Count *masters* as away until *within* seconds from now."""
-        for number in masters:
-            self._returns[number] = max(self._returns.get(number, 0.0), time.monotonic() + within)
+        self._absences.append(Absence(frozenset(masters), until=time.monotonic() + within))
         self.note()
 
-    def restart(self, *masters: int) -> None:
-        """Kill *masters* at once and start them again, with the keys that they have saved."""
+    @contextlib.contextmanager
+    def restarting(self, *masters: int) -> Iterator[None]:
+        """Kill *masters*, and start them after the body with the keys that they have saved."""
         with self.fault("restart", ", ".join(f"m{number}" for number in masters)):
             with self.down(*masters):
                 for number in masters:
                     self.servers[number].kill()
-                for number in masters:
-                    self.servers[number].start()
-            self.back(*masters)
+                yield
+                # One after the other, the last one would be away for most of a ttl.
+                with ThreadPoolExecutor(len(masters)) as threads:
+                    list(threads.map(lambda number: self.servers[number].start(), masters))
+            self.back(*masters, within=self.quarantine)
+
+    def restart(self, *masters: int) -> None:
+        """Kill *masters* at once and start them again, with the keys that they have saved."""
+        with self.restarting(*masters):
+            pass
+
+    @contextlib.contextmanager
+    def full_disks(self, *masters: int) -> Iterator[None]:
+        """Fill the disks of *masters* during the body: they refuse all writes."""
+        names = ", ".join(f"m{number}" for number in masters)
+        with self.fault("full disk", names), self.down(*masters):
+            for number in masters:
+                self.servers[number].fill_disk()
+            yield
+            for number in masters:
+                self.servers[number].free_disk()
+
+    @contextlib.contextmanager
+    def rates(self, rates: Mapping[str, float]) -> Iterator[None]:
+        """Let the clocks of masters and clients run at other rates in the body, by their names."""
+        masters = {server.name: server for server in self.servers}
+        detail = ", ".join(f"{name} {rate:+.2%}" for name, rate in sorted(rates.items()))
+        with self.fault("clock rates", detail):
+            for name, rate in rates.items():
+                if name in masters:
+                    masters[name].run_at(rate)
+                else:
+                    self.crew.clock(name).run_at(rate)
+            yield
+            for name in rates:
+                if name in masters:
+                    masters[name].run_at(0)
+                else:
+                    self.crew.clock(name).run_at(0)
 
     def drop(self, *masters: int) -> None:
         """Close the connections of all clients of *masters*."""
@@ -146,7 +198,7 @@ class World:
             with self.down(*masters):  # from before the first key is gone
                 for number in masters:
                     self.servers[number].flush()
-            self.back(*masters)
+            self.back(*masters, within=self.quarantine)
 
     # -------------------------------------------------------------------- replicas
 
@@ -192,31 +244,51 @@ class World:
         """Drop a process's requests to *masters*, or their replies, or both, during the body."""
         nodes = [self.servers[number].name for number in masters]
         lost = " and ".join(["requests"] * requests + ["replies"] * replies)
-        with self.fault("cut", f"{process}: {lost} of {', '.join(nodes)} are lost"):
-            self._cut[process].update(masters)
-            self.note()
+        detail = f"{process}: {lost} of {', '.join(nodes)} are lost"
+        with self.down(*masters, process=process), self.fault("cut", detail):
             if requests:
                 self.net.cut([process], nodes)
             if replies:
                 self.net.cut(nodes, [process])
             yield
-            self.net.heal()
-        self.wait(RECONNECT)
-        self._cut[process].difference_update(masters)
-        self.note()
+            if requests:
+                self.net.mend([process], nodes)
+            if replies:
+                self.net.mend(nodes, [process])
 
     @contextlib.contextmanager
     def link_down(self, process: str) -> Iterator[None]:
         """Disable the link of a process during the body."""
-        with self.fault("link down", process):
-            self._cut[process].update(range(self.masters))
-            self.note()
+        with self.down(*range(self.masters), process=process), self.fault("link down", process):
             self.net.link_down(process)
             yield
             self.net.link_up(process)
-        self.wait(RECONNECT)
-        self._cut[process].clear()
-        self.note()
+
+    # --------------------------------------------------------------------- clients
+
+    @contextlib.contextmanager
+    def stopped(self, name: str, detail: str = "SIGSTOP") -> Iterator[None]:
+        """Stop the processes of a client during the body."""
+        with self.fault("stall", detail, client=name):
+            self.crew.signal(name, signal.SIGSTOP)
+            yield
+            self.crew.signal(name, signal.SIGCONT)
+            self.wait(AWAKE)
+
+    @contextlib.contextmanager
+    def suspended(self, name: str, *, counted: bool = True) -> Iterator[None]:
+        """
+        Suspend a client's machine during the body, and its link for a moment longer.
+
+        Its CLOCK_MONOTONIC does not count the time, and CLOCK_BOOTTIME does, if it is *counted*.
+        """
+        began = time.monotonic()
+        with contextlib.ExitStack() as link, self.stopped(name, "its machine is suspended"):
+            if self.network is not None:  # after the stop, or it would release what it holds before
+                link.enter_context(self.link_down(name))
+            yield
+            clocks: tuple[Name, ...] = ("monotonic",) if counted else ("monotonic", "boottime")
+            self.crew.clock(name).stand_still(time.monotonic() - began, *clocks)
 
     # --------------------------------------------------------------------- cluster
 

@@ -65,6 +65,8 @@ class Script:
         shared: bool = False,
         permit: int | None = None,
         permits: int = 0,
+        guarded: bool = False,
+        keeps: int = 0,
     ) -> str:
         """Add an acquisition of *key* or of several with commas; return the name of its lease."""
         lease = f"lease-{next(self._numbers)}"
@@ -73,6 +75,10 @@ class Script:
                  "fencing": fencing, "observed": observed}  # fmt: skip
         if shared:  # older histories have no such fact
             asked["shared"] = True
+        if guarded:
+            asked["guarded"] = True
+        if keeps:
+            asked["keeps"] = keeps
         result: dict[str, Any] = {"lease": lease, "until": instant(until), "token": token}
         if permits:
             asked["permits"] = permits
@@ -95,11 +101,12 @@ class Script:
         *time: float | None,
         lease: str,
         until: float = FOREVER,
+        ttl: int = 1_000,
         end: str = "ok",
         why: str = "",
     ) -> None:
         result = {"lease": lease, "until": instant(until)} if end == "ok" else {"why": why}
-        asked = {"lease": lease, "ttl": 1_000}
+        asked = {"lease": lease, "ttl": ttl}
         self.add(client, "extend", *time, end=end, asked=asked, result=result)
 
     def observe(self, client: str, what: str, at: float, **facts: object) -> None:
@@ -149,11 +156,17 @@ class Script:
         self.add(client, "force_release", *time, end=end, asked=asked)
 
     def increment(
-        self, client: str, *time: float | None, value: int | None = None, end: str = "ok"
+        self,
+        client: str,
+        *time: float | None,
+        value: int | None = None,
+        end: str = "ok",
+        lease: str = "",
     ) -> None:
         """Add an addition to the counter of "k", which wrote *value*."""
         result = {"value": value} if end == "ok" else {}
-        self.add(client, "add", *time, end=end, asked={"key": "k"}, result=result)
+        asked = {"key": "k"} | ({"lease": lease} if lease else {})
+        self.add(client, "add", *time, end=end, asked=asked, result=result)
 
     def section(
         self,

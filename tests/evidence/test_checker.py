@@ -37,8 +37,8 @@ def test_a_good_history_is_checked_for_everything(good: Script) -> None:
     assert set(verdict.checks) == set(PROMISES)
     assert {name: check.checked for name, check in verdict.checks.items()} == {
         "exclusion": 20, "permits": 0, "expiry": 40, "updates": 20, "reads": 0, "tokens": 20,
-        "register": 40,
-        "progress": 1, "losses": 20, "order": 0, "notices": 0, "keys_left": 1,
+        "register": 40, "writes": 0, "keeping": 0,
+        "progress": 1, "losses": 20, "order": 0, "starvation": 0, "notices": 0, "keys_left": 1,
     }  # fmt: skip
     assert verdict.operations["acquire"] == {"fail": 20, "ok": 20}
     assert verdict.acquired == 20

@@ -39,6 +39,15 @@ def test_a_client_that_was_killed_did_nothing_wrong(crew: Make) -> None:
     assert made.wait() == []
 
 
+def test_a_client_runs_until_it_ends(crew: Make) -> None:
+    made = crew("")
+    name = made.start_one()
+    made.wait()
+    assert not made.runs(name)
+    other = crew("import time; time.sleep(60)")
+    assert other.runs(other.start_one())
+
+
 @pytest.mark.parametrize(
     ("program", "code", "says"),
     [("raise RuntimeError('a defect')", 1, "a defect"), ("", 0, "")],

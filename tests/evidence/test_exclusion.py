@@ -70,6 +70,26 @@ def test_a_validity_that_overlaps_only_by_an_extension_is_found(script: Script) 
     assert script.check().broken == ("exclusion",)
 
 
+@pytest.mark.parametrize(("at", "holds"), [(149, False), (150, True)])
+@pytest.mark.parametrize("end", ["fail", "info"])
+def test_a_shorter_extension_that_does_not_succeed_ends_the_promise_after_its_ttl(
+    script: Script, end: str, at: float, holds: bool
+) -> None:
+    """The holder stands still from its request on, and nobody knows what it believes meanwhile."""
+    lease = script.acquire("w0/0", 9, 10, until=1_000)
+    script.extend("w0/0", 50, 300, lease=lease, ttl=100, end=end, why="LockLostError")
+    script.section("w1/0", at, 200)
+    assert script.check().holds is holds
+
+
+def test_what_is_found_valid_after_a_shorter_extension_is_a_promise_again(script: Script) -> None:
+    lease = script.acquire("w0/0", 9, 10, until=1_000)
+    script.extend("w0/0", 50, 60, lease=lease, ttl=100, end="info", why="cancelled")
+    script.held("w0/0", 160, lease=lease, until=1_000)
+    script.section("w1/0", 200, 210)
+    assert script.check().broken == ("exclusion",)
+
+
 def test_a_validity_that_overlaps_only_by_a_check_is_found(script: Script) -> None:
     lease = script.acquire("w0/0", 9, 10, until=50)
     script.held("w0/0", 45, lease=lease, until=80)

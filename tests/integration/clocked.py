@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from evidence import servers
-from evidence.servers import why_no_clocks
+from evidence import clocks, servers
+from evidence.clocks import why_no_clocks
 
 from .helpers import call
 from .servers import binary_of
@@ -18,7 +18,7 @@ def compiled(folder: Path) -> Path:
     """Compile the library, or skip the test where that is impossible."""
     if why := why_no_clocks():
         pytest.skip(why)
-    return servers.compiled(folder)
+    return clocks.compiled(folder)
 
 
 class ClockedMaster(servers.Server):
