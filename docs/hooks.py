@@ -6,18 +6,24 @@ What `mkdocs build` does besides: it makes of pages that read well as they are a
   If there is a narrow one beside it, the page has both, and docs/extra.css shows one of them.
 - Each cell of a table has the title of its column, because most tables are lists on a phone.
 - The changelog is a page.
+- The search prefers the entry whose message is closest to the words that are searched for.
 - The build fails if a page would load anything from outside.
 """
 
+import html
 import inspect
+import json
+import math
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
+from markdown.util import HTML_PLACEHOLDER_RE
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
@@ -29,6 +35,12 @@ API = re.compile(r"^<!-- api: (\S+)\s*(.*?)-->\n.*?^<!-- end -->$", flags=re.MUL
 COMMENT = re.compile(r"^ *<!-- (?:(?:file|options): \S+|end) -->\n", re.MULTILINE)
 ANCHOR = re.compile(r'^(#+) <a id="([\w.-]+)"></a>(.*)$', re.MULTILINE)
 PICTURE = re.compile(r"^!\[([^]]+)\]\(([^)]+\.svg)\)$", re.MULTILINE)
+ENTRY = re.compile(r"troubleshooting/[\w-]+\.html#")
+IN_HEADING = re.compile(r'(<span class="doc doc-object-name [\w-]+">)([\w.]+)(?=</span>)')
+BOOST = 12.0
+"""How much an entry counts in the search; the title of a page, which counts 1, has long words."""
+LONGEST_NAME = 14
+"""How many letters of code fit the first of two columns on a phone."""
 FROM_OUTSIDE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]+(?:src|href)=.?(?:https?:)?//")
 
 
@@ -51,7 +63,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     elif not re.search(r"^##", markdown, re.MULTILINE):
         page.meta.setdefault("hide", ["toc"])  # it would be an empty column
     if page.file.src_uri.startswith("troubleshooting"):  # a message is searched for to be explained
-        page.meta.setdefault("search", {"boost": 2})
+        page.meta.setdefault("search", {"boost": 2})  # entries get another one, see `on_post_build`
     folder = Path(page.file.abs_src_path).parent
     markdown = API.sub(reference, markdown)
     markdown = COMMENT.sub("", markdown)
@@ -132,13 +144,25 @@ class TitledCells(Treeprocessor):  # type: ignore[misc]  # Markdown has no types
         for table in root.iter("table"):
             heads = list(table.iter("th"))
             numbers = any("right" in head.get("style", "") for head in heads)
-            if len(heads) < 3 or numbers or table in of_figures:
+            narrow = len(heads) < 3 and not self._has_long_names(table)
+            if narrow or numbers or table in of_figures:
                 continue
             table.set("data-list", "")
-            titles = ["".join(head.itertext()) for head in heads]
+            titles = [self._plain("".join(head.itertext())) for head in heads]
             for row in table.iter("tr"):
                 for cell, title in zip(row.iter("td"), titles, strict=False):
                     cell.set("data-title", title)
+
+    def _has_long_names(self, table: Element) -> bool:
+        """Return whether code in the first column is too long for a column on a phone."""
+        first = [cell for row in table.iter("tr") for cell in list(row)[:1]]
+        texts = [self._plain(code.text or "") for cell in first for code in cell.iter("code")]
+        return any(len(word) > LONGEST_NAME for text in texts for word in re.split(r"[ -]", text))
+
+    def _plain(self, text: str) -> str:
+        """Return *text* with the code that other extensions have put aside."""
+        aside = self.md.htmlStash.rawHtmlBlocks
+        return str(HTML_PLACEHOLDER_RE.sub(lambda found: html.unescape(aside[int(found[1])]), text))
 
 
 def is_for_figures(part: Element) -> bool:
@@ -147,7 +171,41 @@ def is_for_figures(part: Element) -> bool:
 
 
 def on_post_page(output: str, page: Any, **_: object) -> str:
-    """Raise an error if the page loads anything from another host."""
+    """Let long names in headings break at dots; raise an error if a page loads from elsewhere."""
     if found := FROM_OUTSIDE.search(output):
         raise PluginError(f"{page.file.src_uri} loads from outside: {found[0]}")
-    return output
+    return IN_HEADING.sub(lambda found: found[1] + found[2].replace(".", ".<wbr>"), output)
+
+
+def on_post_build(config: Any) -> None:
+    """Write into the index of the search how much each entry about a message counts."""
+    path = Path(config.site_dir, "search", "search_index.json")
+    index = json.loads(path.read_text(encoding="utf-8"))
+    weigh_entries(index)
+    path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
+
+
+def weigh_entries(index: dict[str, Any]) -> None:
+    """
+    Let the title that is closest to the query come first, among those of Troubleshooting.
+
+    The search adds up the weights of all words of a title that are in the query. So a long title
+    would come before a short one that has no other words. With a weight of 1 for each title (the
+    length of the vector of its words' weights), the title that is the query comes first.
+    """
+    separator = re.compile(index["config"]["separator"])
+
+    def words(text: str) -> set[str]:
+        plain = html.unescape(re.sub("<[^>]+>", " ", text)).lower()
+        return {word for word in separator.split(plain) if word}
+
+    docs = index["docs"]
+    known = Counter(word for doc in docs for it in ("title", "text") for word in words(doc[it]))
+
+    def weight(word: str) -> float:  # as lunr.idf has it
+        return math.log(1 + abs((len(docs) - known[word] + 0.5) / (known[word] + 0.5)))
+
+    for doc in docs:
+        if ENTRY.match(doc["location"]) and doc["title"].endswith("</code>"):
+            length = math.hypot(*map(weight, words(doc["title"])))
+            doc["boost"] = round(BOOST / length, 4)

@@ -35,7 +35,6 @@ async def test_a_hung_master_is_no_obstacle(
     assert await send_invoice(redlock, lasts=0) == "sent"  # noqa: S101 - it is a test
 
 
-# [start:fakes]
 @pytest.mark.asyncio
 async def test_an_invoice_that_takes_ten_minutes(
     redlock: Redlock, virtual_time: VirtualTime, fake_masters: list[FakeMaster]
@@ -56,6 +55,3 @@ async def test_another_program_holds_the_lock(
     async with Redlock(fake_masters) as other, other.lock("invoice:42"):
         with pytest.raises(LockNotAcquiredError):
             await send_invoice(redlock, lasts=0)
-
-
-# [end:fakes]

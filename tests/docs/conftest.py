@@ -1,5 +1,6 @@
 """Real servers, and Python as a user runs it, for the tests of the documentation."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +14,18 @@ from redlock_aio.testing import EmbeddedMaster, embedded_masters
 ROOT = Path(__file__).parents[2]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the built site."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=300)
+    return folder
 
 
 @pytest.fixture

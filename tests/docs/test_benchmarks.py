@@ -11,6 +11,7 @@ BENCHMARKS = sorted(path for path in HERE.glob("*.py") if "measuring.arguments" 
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.name)
 def test_a_benchmark_runs_to_its_end(path: Path) -> None:
     pytest.importorskip("pottery", reason="the extra `bench` is not installed")

@@ -3,12 +3,16 @@
 import json
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence import power, seeds
 from evidence.faults import ROWS
-from evidence.ours import OURS
+from evidence.ours import COLUMNS
+from evidence.results import read_log
+from evidence.soak import MODES
 
 WORDS = [
     "none",
@@ -66,6 +70,12 @@ def test_the_cells_of_the_matrix(page: str, cells: list[dict[str, Any]]) -> None
         assert f"in {number(len(permitted))} cells two held a lock where no promise is made" in page
 
 
+def test_the_text_of_the_picture_is_its_title(page: str, root: Path) -> None:
+    picture = (root / "benchmarks/results-faults.svg").read_text()
+    title = picture.partition("<title")[2].partition(">")[2].partition("<")[0]
+    assert f"![{title}](../../benchmarks/results-faults.svg)" in page
+
+
 def test_the_page_of_guarantees_says_what_is_promised_in_each_row_with_a_replica(
     root: Path,
 ) -> None:
@@ -89,8 +99,8 @@ def test_the_page_of_guarantees_says_what_is_promised_in_each_row_with_a_replica
     [(False, "The longest gap of locks that are not fair was"), (True, "That of fair locks was")],
 )
 def test_the_longest_gaps(page: str, cells: list[dict[str, Any]], fair: bool, words: str) -> None:
-    kinds = {kind.name for kind in OURS if kind.fair}
-    longest = max(each["gap"] for each in cells if (each["column"] in kinds) == fair)
+    kinds = {kind.name for kind in COLUMNS if kind.name != "command" and kind.fair == fair}
+    longest = max(each["gap"] for each in cells if each["column"] in kinds)
     assert f"{words} {longest:.1f} s" in page
 
 
@@ -115,8 +125,34 @@ def test_the_soak(page: str, readme: str, parts: list[dict[str, Any]]) -> None:
     assert minutes >= 60
     assert f"In {sections:,} critical sections under {faults:,} faults" in page
     assert f"{late:,} updates were lost to a write that came after" in page
+    modes = Counter(each.get("mode", MODES[0].name) for each in parts)
+    one, two, swarm = (modes[mode.name] for mode in MODES)
+    together = sum(sum(each.get("together", {}).values()) for each in parts)
+    assert (
+        f"In {one} parts one fault followed another, in {two} two came at a time, and in {swarm}"
+        f" they came as a swarm; {together:,} faults began while another one lasted" in page
+    )
     assert f"The soak ran for {minutes:.0f} minutes" in page
     assert f"with {sections / 1e6:.1f} million critical sections" in readme
+
+
+def test_what_the_matrix_would_see(root: Path, page: str) -> None:
+    every = power.defects()
+    log = read_log(root / "benchmarks/results-power.jsonl")
+    tries = power.valid(every, (power.Try(**each) for each in log))
+    assert power.sentence(every, tries) in page
+    *names, last = power.JUDGED
+    assert f"each promise that the matrix judges: {', '.join(names)} and {last}." in page
+    report = (root / "benchmarks/results-power.md").read_text()
+    assert report == power.report(every, tries), "run: evidence.power --report --publish"
+
+
+def test_the_seeds(root: Path, page: str) -> None:
+    log = read_log(root / "benchmarks/results-seeds.jsonl")
+    runs = [*seeds.earlier(), *(seeds.Run(**each) for each in log)]
+    assert seeds.sentence(runs) in page
+    report = (root / "benchmarks/results-seeds.md").read_text()
+    assert report == seeds.report(runs), "run: evidence.seeds --report --publish"
 
 
 def test_the_mutants(root: Path, page: str) -> None:

@@ -113,6 +113,11 @@ OUTPUT = {
     "sigterm.py": r"at work\ndone\n",
     "retry.py": r"(attempt \d: held, again in \d+ ms or a little more\n){1,4}sent\n",
     "several_at_once.py": (r"\{'ada': 80, 'bob': 120\}\nnot both: account:ada, account:bob\n"),
+    "several_sets.py": (
+        r"invoice:0 is locked in set a True\n"
+        r"invoice:1 is locked in set a True\n"
+        r"invoice:2 is locked in set c True\n"
+    ),
     "short_lived.py": r"invoice 42 is charged\n",
     "threads.py": (
         r"(invoice 42 is being sent\ninvoice 42 is sent\n){2}"

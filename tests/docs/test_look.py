@@ -1,12 +1,15 @@
-"""What can be seen of the site's look without a browser: pictures, and tables on a phone."""
+"""What can be measured of the site's look: pictures, tables on a phone, and what a page needs."""
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.docs.browser import PATIENCE, ask_browser
 from tests.docs.test_site import DOCS, module_of_docs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -90,14 +93,19 @@ def test_numbers_do_not_cover_each_other(path: Path) -> None:
             assert (x - other_x) ** 2 + (y - other_y) ** 2 >= 15**2, (x, y)
 
 
-def rendered(text: str, name: str = "how-to/page.md", meta: dict[str, object] | None = None) -> str:
+def rendered(
+    text: str,
+    name: str = "how-to/page.md",
+    meta: dict[str, object] | None = None,
+    extensions: Sequence[str] = (),
+) -> str:
     """Return the site's HTML of a page."""
     markdown = pytest.importorskip("markdown", reason="the extra `docs` is not installed")
     hooks = module_of_docs("hooks")
     file = SimpleNamespace(abs_src_path=str(DOCS / name), src_uri=name)
     page = SimpleNamespace(file=file, meta={} if meta is None else meta)
-    extensions = ["attr_list", "md_in_html", "tables", hooks.ListsOnPhones()]
-    return str(markdown.markdown(hooks.on_page_markdown(text, page), extensions=extensions))
+    used = ["attr_list", "md_in_html", "tables", *extensions, hooks.ListsOnPhones()]
+    return str(markdown.markdown(hooks.on_page_markdown(text, page), extensions=used))
 
 
 @pytest.mark.parametrize(
@@ -143,12 +151,35 @@ def test_the_tables_of_options_are_lists_on_a_phone() -> None:
         f'<div class="matrix" markdown>\n\n{OPTIONS}\n</div>\n',
         OPTIONS.replace("|---|---|---|", "|---|---:|---|"),
         "| what | why |\n|---|---|\n| a | b |\n",
+        "| what | why |\n|---|---|\n| `cluster-node-timeout` | breaks at hyphens |\n",
     ],
 )
 def test_tables_of_figures_and_narrow_ones_stay_tables(table: str) -> None:
     page = rendered(table)
     assert "<table>" in page
     assert "data-title" not in page
+
+
+def test_two_columns_are_a_list_where_names_in_the_first_would_break() -> None:
+    page = rendered(
+        "| there | here |\n|---|---|\n| `acquire(blocking=False)` | `try_acquire()` |\n"
+    )
+    assert '<td data-title="here">' in page
+
+
+def test_titles_of_columns_are_whole_where_an_extension_puts_code_aside() -> None:
+    pytest.importorskip("pymdownx", reason="the extra `docs` is not installed")
+    table = '| a | `x="1"` | b |\n|---|---|---|\n| 1 | 2 | 3 |\n'
+    page = rendered(table, extensions=["pymdownx.inlinehilite"])
+    assert '<td data-title="x=&quot;1&quot;">' in page
+
+
+def test_long_names_in_headings_break_at_dots() -> None:
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    name = '<span class="doc doc-object-name doc-attribute-name">redlock_aio.a.LONG</span>'
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/a.md"))
+    shown = module_of_docs("hooks").on_post_page(name, page)
+    assert ">redlock_aio.<wbr>a.<wbr>LONG<" in shown
 
 
 def test_a_picture_is_in_the_page_in_both_layouts() -> None:
@@ -178,3 +209,46 @@ def test_a_page_that_loads_from_outside_fails_the_build() -> None:
     assert hooks.on_post_page('<img src="a.png">', page) == '<img src="a.png">'
     with pytest.raises(hooks.PluginError, match="loads from outside"):
         hooks.on_post_page('<img src="https://example.com/a.png">', page)
+
+
+MEASURED = """<!doctype html><title>look</title><body><script>
+const seen = (frame, path, width) => {
+  const inside = frame.contentDocument, found = [];
+  if (inside.scrollingElement.scrollWidth > width) found.push("the page scrolls sideways");
+  for (const part of inside.querySelectorAll(".md-content *")) {
+    const style = frame.contentWindow.getComputedStyle(part);
+    if (!part.getClientRects().length || part.closest("svg")) continue;
+    const own = [...part.childNodes].some(it => it.nodeType === 3 && it.data.trim());
+    if (own && parseFloat(style.fontSize) < 10) found.push("small: " + part.textContent);
+    if (part.clientWidth > 1 && part.scrollWidth > part.clientWidth + 2) {
+      if (style.overflowX === "hidden") found.push("cut: " + part.textContent);
+      if (style.overflowX === "auto" && !style.backgroundImage.includes("gradient")
+          && part.tagName !== "TABLE") found.push("no hint: " + part.textContent);
+    }
+  }
+  return found.map(it => `${path} at ${width}: ${it.slice(0, 60)}`);
+};
+(async () => {
+  const found = [];
+  for (const width of [390, 1300]) {
+    for (const path of PATHS) {
+      const frame = document.createElement("iframe");
+      frame.style = `width:${width}px;height:800px;border:0`;
+      frame.src = path;
+      const loaded = new Promise(done => { frame.onload = done; });
+      document.body.append(frame);
+      await loaded;
+      found.push(...seen(frame, path, width));
+      frame.remove();
+    }
+  }
+  await fetch("answer", {method: "POST", body: JSON.stringify(found)});
+})();
+</script>"""
+
+
+@pytest.mark.timeout(2 * PATIENCE)
+def test_nothing_is_cut_or_small_or_scrolls_without_a_hint(site: Path, tmp_path: Path) -> None:
+    paths = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    assert len(paths) > 50
+    assert ask_browser(site, MEASURED.replace("PATHS", json.dumps(paths)), tmp_path) == []

@@ -5,26 +5,18 @@ The site's own worker searches its own index in headless Chromium, as for a read
 queries are the titles of the entries: the words by which a message is recognised.
 """
 
-import functools
-import importlib.util
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from .browser import PATIENCE, ask_browser
 from .messages import Entry, of_pages
+from .test_site import module_of_docs
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = of_pages(ROOT / "docs" / "troubleshooting")
-PATIENCE = 300.0
-
 PAGE = """<!doctype html><title>search</title><script>
 (async () => {
   const index = await (await fetch("search/search_index.json")).json();
@@ -43,7 +35,7 @@ PAGE = """<!doctype html><title>search</title><script>
     const {items} = await send(2, query, 3);
     found.push(items.length ? items[0][0].location : null);
   }
-  await fetch("found", {method: "POST", body: JSON.stringify(found)});
+  await fetch("answer", {method: "POST", body: JSON.stringify(found)});
 })();
 </script>"""
 
@@ -83,13 +75,19 @@ AS_THEY_COME = {
 }
 """The first mistakes of a newcomer, who copies the last line of the output into the search."""
 
-COMMON = {
-    "must-be", "plain-function", "drift-factor", "metadata", "resource-label", "not-a-master",
-    "malformed-reply",  # "must", "not" and "a" are everywhere
-    "lock-lost", "granted", "held-by-another", "not-used-yet",
-    "no-answer", "masters-cant-run",  # these words begin other messages, or are the title of a page
-}  # fmt: skip
-"""Entries with messages of such common words that others may come before them."""
+OTHERS = {
+    "fastapi": "how-to/fastapi.html",
+    "semaphore": "reference/semaphore.html",
+    "fencing token": "explanation/fencing.html",
+    "managed redis": "how-to/managed-redis.html",
+    "options": "reference/options.html",
+    "guarantees": "explanation/guarantees.html",
+    "waiting": "explanation/waiting.html",
+    "LockWatch": "reference/election.html",
+    "sigterm": "how-to/stop.html",
+    "doctor": "reference/doctor.html",
+}
+"""Pages that are found first by their own words, whatever the messages contain."""
 
 
 def query(entry: Entry) -> str:
@@ -98,77 +96,22 @@ def query(entry: Entry) -> str:
     return " ".join(text.split()).strip(" :;,")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if importlib.util.find_spec("mkdocs") is None:
-        pytest.skip("the extra docs is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
-    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=PATIENCE)
-    return folder
-
-
 def search(site: Path, queries: list[str], profile: Path) -> list[str | None]:
     """Return the place that the search shows first for each query."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
     (worker,) = (site / "assets/javascripts/workers").glob("search.*.min.js")
     page = PAGE.replace("WORKER", worker.name).replace("QUERIES", json.dumps(queries))
-    answers: list[list[str | None]] = []
-    answered = threading.Event()
-
-    class Handler(SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/ask.html":
-                super().do_GET()
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def do_POST(self) -> None:
-            answers.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-            answered.set()
-
-        def log_message(self, *args: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(site))
-    ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser = subprocess.Popen(
-            [
-                *(chromium, "--headless", "--no-sandbox", "--disable-gpu"),
-                *("--remote-debugging-port=0", f"--user-data-dir={profile}"),
-                f"http://127.0.0.1:{server.server_port}/ask.html",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            assert answered.wait(PATIENCE), "the browser has not answered"
-        finally:
-            browser.terminate()
-            browser.wait()
-            server.shutdown()
-    return answers[0]
+    found: list[str | None] = ask_browser(site, page, profile)
+    return found
 
 
 @pytest.mark.timeout(2 * PATIENCE)
 def test_the_search_finds_each_message_first(site: Path, tmp_path: Path) -> None:
-    entries = [entry for entry in ENTRIES if entry.word not in COMMON]
-    queries = ["too few masters answered", "never awaited", *AS_THEY_COME, *map(query, entries)]
+    queries = ["too few masters answered", "never awaited", *AS_THEY_COME, *map(query, ENTRIES)]
     wanted = [
         "troubleshooting/acquire.html#too-few-masters",
         "troubleshooting/used-wrongly.html#never-awaited",
         *(f"troubleshooting/{place}" for place in AS_THEY_COME.values()),
-        *(f"troubleshooting/{entry.page}.html#{entry.word}" for entry in entries),
+        *(f"troubleshooting/{entry.page}.html#{entry.word}" for entry in ENTRIES),
     ]
     found = search(site, queries, tmp_path)
     missed = {q: f for q, w, f in zip(queries, wanted, found, strict=True) if w != f}
@@ -176,5 +119,27 @@ def test_the_search_finds_each_message_first(site: Path, tmp_path: Path) -> None
     assert len(found) > 200
 
 
-def test_the_entries_of_common_words_exist() -> None:
-    assert {entry.word for entry in ENTRIES} >= COMMON
+@pytest.mark.timeout(2 * PATIENCE)
+def test_the_search_finds_pages_by_their_own_words(site: Path, tmp_path: Path) -> None:
+    found = search(site, list(OTHERS), tmp_path)
+    assert dict(zip(OTHERS, found, strict=True)) == OTHERS
+
+
+def test_a_short_title_comes_before_a_longer_one_that_has_its_words() -> None:
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    hooks = module_of_docs("hooks")
+    titles = ["no answer", "no answer of the masters", "the answers of masters"]
+    docs = [
+        {
+            "location": f"troubleshooting/votes.html#{number}",
+            "title": f"<code>{it}</code>",
+            "text": "",
+        }
+        for number, it in enumerate(titles)
+    ]
+    page = {"location": "how-to/a.html#b", "title": "<code>no answer</code>", "text": ""}
+    index = {"config": {"separator": r"\s+"}, "docs": [*docs, page]}
+    hooks.weigh_entries(index)
+    boosts = [doc["boost"] for doc in docs]
+    assert boosts[0] > boosts[1]
+    assert "boost" not in page
