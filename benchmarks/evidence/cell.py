@@ -36,8 +36,9 @@ REPLICA = "new"
 AT_ONCE = "--repl-diskless-sync-delay", "0"
 """The options of a server that copies its keys to a replica without a wait for other replicas."""
 
-ON_DISK = (("--appendonly", "yes"), ("--save", "1 1"))
-"""The options of servers with a disk: in turn they append to a file, and write snapshots."""
+LOGS = "--appendonly", "yes"
+ON_DISK = {"disks": (LOGS, ("--save", "1 1")), "logs": (LOGS,)}
+"""The options of servers with a disk, in turn: they append to a file, or write snapshots."""
 
 MEANT_TO_STAY = ("redlock_aio:marker", "redlock_aio:masters:", "redlock_aio:fence:")
 """The prefixes of the keys that outlive every lock."""
@@ -179,7 +180,8 @@ class Stage:
         else:
             options: tuple[str, ...] = AT_ONCE if cell.row.endpoint else ()
             options += DEBUGGED if "snapshots" in needs else ()
-            kept = itertools.cycle(ON_DISK if "disks" in needs else [()])
+            disks = [options for need in needs & set(ON_DISK) for options in ON_DISK[need]]
+            kept = itertools.cycle(disks or [()])
             self.servers = [
                 self._start(Server(self._place, name, *options, *keeps, disk=bool(keeps)))
                 for name, keeps in zip(names, kept, strict=False)

@@ -24,8 +24,9 @@ class Row:
 
         seconds: How long a run takes, unless the command line says otherwise.
 
-        needs: What it needs besides servers: "network", "clocks", "disks",
-            "snapshots", "sentinels", "cluster", "event loop", "fork".
+        needs: What it needs besides servers: "network", "clocks", "disks", "logs" (disks on which
+            all servers append to a file), "snapshots", "sentinels", "cluster", "event loop",
+            "fork".
 
         late: Whether holders are stopped, so that without a fence a write may come too late.
 

@@ -134,6 +134,7 @@ def missing(options: argparse.Namespace) -> dict[str, str]:
         "clocks": why_no_clocks(),
         "cluster": why_no_cluster(options.binary),
         "disks": why_no_disks(),
+        "logs": why_no_disks(),
         "event loop": "",
         "snapshots": "",
         "fork": "",

@@ -16,7 +16,8 @@ the parts up.
 In each part faults are chosen by the seed. The parts of a kind of lock take turns in how faults
 come: one after another; two at a time, the second of which begins while the first one lasts; and as
 a swarm, in which the seed switches each kind of fault on or off for the part, and up to three
-overlap. Half of the parts of each have a network in which packets are lost.
+overlap. Half of the parts of each have a network in which packets are lost, and half have servers
+with disks that get full instead of old snapshots.
 
 A section is one update that a client made under a lease: a number that it added to a counter, or a
 write that the fence has accepted. What readers do is checked, but not counted. The soak ends at the
@@ -51,6 +52,7 @@ from .history import Fault, read
 from .ours import OURS
 from .provenance import checker, judged_by, said
 from .results import NOBODY, add_output, pack
+from .servers import why_no_disks
 from .stopping import stop_cleanly
 from .tables import broken, table
 from .world import QUARANTINE, World
@@ -174,6 +176,12 @@ def _flushed(world: World, on: Targets) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _full_disk(world: World, on: Targets) -> Iterator[None]:
+    with world.full_disks(*on.masters):
+        yield
+
+
+@contextlib.contextmanager
 def _clocks(world: World, on: Targets) -> Iterator[None]:
     with world.rates({f"m{number}": world.chance.choice(RATES) for number in on.masters}):
         yield
@@ -229,6 +237,8 @@ RESTART_MAJORITY = Kind("majority restart", "Three masters are killed, and come 
                         _restarted, (0.0, 1.0), MAJORITY)  # fmt: skip
 RESTORE = Kind("old snapshot", "One or two masters restart with the keys of a moment before.",
                _restored, (0.1, 0.8), SOME, MOST_AWAY)  # fmt: skip
+FULL_DISK = Kind("full disk", "The disks of one or two masters are full, and they refuse writes.",
+                 _full_disk, (0.2, 2.0), SOME, MOST_AWAY, needs=frozenset({"logs"}))  # fmt: skip
 CLOCKS = Kind("clock rates", "The clocks of one to five masters run 0.45 % too fast or slow.",
               _clocks, (0.5, 4.0), (1, 5), needs=frozenset({"clocks"}))  # fmt: skip
 STOP = Kind("stop", "A client is stopped, mostly for longer than the ttl.", _of_client("stopped"),
@@ -244,8 +254,8 @@ CUT = Kind("cut", "Packets between a client and one to four masters are lost.", 
 LINK_DOWN = Kind("link down", "All packets of a client are lost.", _of_client("link_down"),
                  (0.2, 3.0), link=True, needs=NETWORK)  # fmt: skip
 
-KINDS = (PAUSE, RESTART, FLUSH, RESTART_MAJORITY, RESTORE, CLOCKS, STOP, STALL, SUSPEND, KILL, CUT,
-         LINK_DOWN)  # fmt: skip
+KINDS = (PAUSE, RESTART, FLUSH, RESTART_MAJORITY, RESTORE, FULL_DISK, CLOCKS, STOP, STALL, SUSPEND,
+         KILL, CUT, LINK_DOWN)  # fmt: skip
 """
 All kinds of faults, and the rule by which they come together: what one of them has for itself no
 other one has meanwhile. All of them keep the library's assumptions alone, so what may break one
@@ -394,10 +404,16 @@ def different(chance: random.Random, kinds: Sequence[Kind], number: int) -> list
     return chosen
 
 
-def usable(*, network: bool) -> list[Kind]:
-    """Return the kinds of faults that can happen here, in a part with a network or without one."""
-    reasons = {"network": networks.why_not() if network else "without", "clocks": why_no_clocks()}
-    return [kind for kind in KINDS if not any(reasons[need] for need in kind.needs)]
+def usable(*, network: bool, disks: bool) -> list[Kind]:
+    """Return the kinds of faults that can happen here, in a part with a network, and with disks."""
+    reasons = {
+        "network": networks.why_not() if network else "without",
+        "clocks": why_no_clocks(),
+        "logs": why_no_disks() if disks else "without",
+    }
+    kinds = [kind for kind in KINDS if not any(reasons[need] for need in kind.needs)]
+    # The small disk of a server ends with it, and with the disk its snapshot.
+    return [kind for kind in kinds if kind is not RESTORE or FULL_DISK not in kinds]
 
 
 # ------------------------------------------------------------------------------- parts
@@ -459,9 +475,11 @@ def run(number: int, seed: int, seconds: float, output: Path, rest: float = 0.0)
     """
     turn, contestant = divmod(number, len(OURS))
     mode = MODES[(turn + contestant) % len(MODES)]
-    # Each kind of lock has all modes, and each with a network and without one.
+    # Each kind of lock has all modes, and each with a network and without one, and with small disks
+    # and without them.
     network = not (turn // len(MODES) + contestant) % 2 and not networks.why_not()
-    kinds = mode.kinds(usable(network=network), seed + number)
+    disks = bool((turn // len(MODES) // 2 + contestant) % 2)
+    kinds = mode.kinds(usable(network=network, disks=disks), seed + number)
     together: Counter[str] = Counter()
     row = Row(
         f"soak, {mode.name}", f"Faults come: {mode.name}.", mode.act(kinds, together),

@@ -5,7 +5,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -22,10 +22,12 @@ from evidence.results import PUBLISHED
 from evidence.soak import (
     CUT,
     FLUSH,
+    FULL_DISK,
     KILL,
     KINDS,
     MODES,
     PAUSE,
+    RESTORE,
     STOP,
     Kind,
     Part,
@@ -212,26 +214,32 @@ def test_a_part_in_which_nobody_acquired_a_lock_fails(
     assert (shown.number, shown.soak_seed, shown.column) == (3, 7, OURS[3].name)
 
 
-def test_each_kind_of_lock_has_all_modes_with_a_network_and_without(
+def test_each_kind_of_lock_has_all_modes_with_a_network_and_disks_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = []
+    with_, ran = [], []
+
+    def note_what_there_is(*, network: bool, disks: bool) -> Sequence[Kind]:
+        with_.append((network, disks))
+        return KINDS
 
     def note(made: cell.Cell, _: Path) -> list[str]:
-        ran.append((made.contestant.name, made.row.name, "network" in made.row.needs))
+        ran.append((made.contestant.name, made.row.name, *with_[-1]))
         return ["not run"]
 
     monkeypatch.setattr(networks, "why_not", lambda: "")
+    monkeypatch.setattr(soak, "usable", note_what_there_is)
     monkeypatch.setattr(cell, "run", note)
-    modes = [soak.run(number, 7, 1.0, tmp_path).mode for number in range(6 * len(OURS))]
+    modes = [soak.run(number, 7, 1.0, tmp_path).mode for number in range(12 * len(OURS))]
     assert sorted(ran) == sorted(
-        (ours.name, f"soak, {mode.name}", network)
+        (ours.name, f"soak, {mode.name}", network, disks)
         for ours in OURS
         for mode in MODES
         for network in (True, False)
+        for disks in (True, False)
     )
-    assert [row.removeprefix("soak, ") for _, row, _ in ran] == modes
-    assert [network for *_, network in ran[:2]] == [True, False], "they take turns"
+    assert [row.removeprefix("soak, ") for _, row, *_ in ran] == modes
+    assert with_[:2] == [(True, False), (False, True)], "they take turns"
 
 
 def test_a_part_names_the_kinds_of_faults_that_were_on(
@@ -240,7 +248,7 @@ def test_a_part_names_the_kinds_of_faults_that_were_on(
     monkeypatch.setattr(networks, "why_not", lambda: "")
     monkeypatch.setattr(soak, "why_no_clocks", lambda: "")
     monkeypatch.setattr(cell, "run", lambda *_: ["not run"])
-    whole = [kind.name for kind in KINDS]
+    whole = [kind.name for kind in KINDS if kind is not FULL_DISK]
     one, two, swarm = (soak.run(number * len(OURS), 7, 1.0, tmp_path) for number in range(3))
     assert one.kinds == two.kinds == whole
     assert 2 <= len(swarm.kinds) < len(whole)
@@ -257,11 +265,20 @@ def test_a_swarm_has_each_kind_on_or_off() -> None:
 
 def test_what_is_missing_here_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "why_not", lambda: "")
+    monkeypatch.setattr(soak, "why_no_disks", lambda: "mount: permission denied")
     monkeypatch.setattr(soak, "why_no_clocks", lambda: "there is no C compiler in the PATH")
-    names = {kind.name for kind in usable(network=True)}
-    assert {kind.name for kind in KINDS} - names == {"clock rates", "suspend"}
-    names = {kind.name for kind in usable(network=False)}
+    names = {kind.name for kind in usable(network=True, disks=True)}
+    assert {kind.name for kind in KINDS} - names == {"full disk", "clock rates", "suspend"}
+    names = {kind.name for kind in usable(network=False, disks=False)}
     assert names & {"cut", "link down", "clock rates", "suspend"} == set()
+
+
+def test_servers_have_disks_that_get_full_or_old_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small disk ends with its server, so that a snapshot on it would be lost."""
+    monkeypatch.setattr(soak, "why_no_disks", lambda: "")
+    either = {FULL_DISK, RESTORE}
+    assert either & set(usable(network=False, disks=True)) == {FULL_DISK}
+    assert either & set(usable(network=False, disks=False)) == {RESTORE}
 
 
 def test_leases_with_the_same_fingerprint_have_names_of_their_own() -> None:
