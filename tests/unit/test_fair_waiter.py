@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Redlock, RedlockError
+from redlock_aio import Answer, Redlock, RedlockError
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio._transport.debts import DEBT_INTERVAL
@@ -85,6 +85,15 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
         assert [str(vote).split(": ")[1] for vote in lease.votes] == ["granted"] * 5
     assert not remaining_keys(masters)
     assert not [command for command in masters[0].commands if command[0] == b"SUBSCRIBE"]
+
+
+async def test_votes_that_come_late_are_added(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    await fair_acquired_at(redlock)
+    masters[4].latency = 10 * LATENCY
+    async with redlock.lock("r", fair=True) as lease:
+        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 4 + [Answer.TIMED_OUT]
+        await asyncio.sleep(10 * LATENCY)
+        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 5
 
 
 async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(

@@ -296,10 +296,19 @@ async def test_a_master_that_comes_back_releases_only_the_value_that_was_seen(
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("hung", [3, 5])
 @pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kind", [{}, {"fair": True}, {"fencing": True}, {"shared": True}])
 async def test_a_hung_majority_is_an_error_and_releases_the_lock_later(
-    redlock: Redlock, other: Redlock, masters: list[FakeMaster], hung: int, own: bool
+    redlock: Redlock,
+    other: Redlock,
+    masters: list[FakeMaster],
+    kind: dict[str, bool],
+    hung: int,
+    own: bool,
 ) -> None:
-    holder = await holding(redlock if own else other, ttl=60_000)
+    """The masters that are left have granted it later than the majority."""
+    for master in masters[3:]:
+        master.latency = 0.02
+    holder = await holding(redlock if own else other, ttl=60_000, **kind)
     await asyncio.sleep(0.2)
     hang(masters[:hung])
     with pytest.raises(QuorumUnavailableError) as caught:

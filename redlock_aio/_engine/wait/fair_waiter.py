@@ -412,12 +412,7 @@ class FairWaiter(Round):
     def on_answer(self, number: int, sent: float, master: int, reply: object) -> None:
         """Apply a reply, then make the move that follows: win, wait on, or give up."""
         if self._over:
-            # The master may have moved the member after the request to leave was made, which does
-            # not reach the other queue. It has pushed nothing.
-            if isinstance(self.key, Permit):
-                answer = replies.queued(reply)
-                if answer is not None and answer.moved is not None:
-                    self.queues.call(master, self.member, self.key.of.permit(answer.moved))
+            self._answer_late(number, master, reply)
             return
         self._unanswered[master] -= 1
         ticket, now = self.ticket, self.masters.clock()
@@ -439,6 +434,19 @@ class FairWaiter(Round):
             self._apply(master, number, sent, reply)
         self._reevaluate()
         self._arm()
+
+    def _answer_late(self, number: int, master: int, reply: object) -> None:
+        answer = replies.queued(reply)
+        if answer is None:
+            return
+        if answer.standing is GRANTED and self.ticket.on_reply(master, number, GRANTED):
+            # One more master keeps the lease: `Lease.votes` shows it, and a forced release there
+            # ends the lease, also if no other master can be reached.
+            self.replies[master] = GRANTS
+        elif answer.moved is not None and isinstance(self.key, Permit):
+            # The master has moved the member after the request to leave was made, which does not
+            # reach the other queue. It has pushed nothing.
+            self.queues.call(master, self.member, self.key.of.permit(answer.moved))
 
     def _apply(  # noqa: C901 - what a reply says, one after the other
         self, master: int, number: int, sent: float, reply: object
@@ -796,7 +804,7 @@ class FairWaiter(Round):
         self._over = True
         self._decline_offers()
         self.claim.unsent &= self._never_asked
-        self.claim.replies = list(self.replies)
+        self.claim.replies = self.replies
         if self._timer is not None:
             self._timer.cancel()
         if self._queue is not None:
