@@ -12,13 +12,17 @@ class Certificates:
 
     Args:
         folder: Where their files are put.
+
+        names: What the server's certificate is for, names or addresses.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *names: str) -> None:
         authority = trustme.CA()
         self.authority = self._file(folder, "authority.pem")
         authority.cert_pem.write_to_path(self.authority)
-        self.server = self._issue(folder, "server", authority.issue_cert("localhost", "127.0.0.1"))
+        self.server = self._issue(
+            folder, "server", authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
+        )
         self.client = self._issue(folder, "client", authority.issue_cert("app@example.org"))
 
     @staticmethod
