@@ -119,6 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The first worker begins with them, and the others take the rest of its tests meanwhile.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if wants_everything(config):
+        items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         return
     left = {item for item in items if item.get_closest_marker("full")}
     products: dict[str, list[pytest.Function]] = {}
@@ -135,6 +136,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left |= {case for number, case in enumerate(cases) if number not in kept}
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """
+    Return *items* so that each worker begins with tests that wait, and ends with busy ones.
+
+    xdist gives each worker as many tests, one after the other, and then lets those without any
+    take from the ends of the others. With the tests that wait for servers at the end, the machine
+    would be idle for half of that time, after it had too much to do at the beginning.
+    """
+    kinds: dict[int, list[pytest.Item]] = {0: [], 1: [], 2: []}
+    for item in items:
+        waits = item.nodeid.startswith("tests/integration/") or item.get_closest_marker("long")
+        is_busy = item.nodeid.startswith(("tests/unit/", "tests/proofs/"))
+        kinds[0 if waits else 2 if is_busy else 1].append(item)
+    return [
+        item
+        for number in range(workers)
+        for kind in kinds.values()
+        for item in kind[len(kind) * number // workers : len(kind) * (number + 1) // workers]
+    ]
 
 
 def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
