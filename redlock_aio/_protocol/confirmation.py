@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from redlock_aio._protocol.cluster_nodes import Owner
 from redlock_aio._protocol.replies import harmless
 from redlock_aio._protocol.request import pack
-from redlock_aio._rules.quorum import majority
+from redlock_aio._rules.quorum import is_permanent, majority
 
 CONFIRMED_FOR = 2.0
 """Seconds for which an answer counts, from the moment of the question."""
@@ -52,6 +52,9 @@ not run for a second, does not cost the confirmation.
 """
 
 BY_SENTINELS = "Sentinels confirm"
+
+NOT_ASKED = "not asked yet"
+"""The reason of a voter that has not answered, and of whose failure nothing is known either."""
 
 SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
 
@@ -109,13 +112,16 @@ class Statement:
         by: The identity of the Sentinel (MYID), empty if it is not known.
 
         known: The number of Sentinels that it knows, including itself; 0 if that is not known.
+
+        permanent: Whether a person has to change something before it answers, such as a password.
     """
 
     configuration: Configuration | Owner | None = None
-    reason: str = "not asked yet"
+    reason: str = NOT_ASKED
     by: str = ""
     known: int = 0
     asked_at: float = -math.inf
+    permanent: bool = False
 
 
 def read_answer(replies: Sequence[object], asked_at: float) -> Statement:
@@ -124,7 +130,8 @@ def read_answer(replies: Sequence[object], asked_at: float) -> Statement:
         return Statement(reason="knows no master of that name", asked_at=asked_at)
     for reply in (address, details):
         if isinstance(reply, Exception):
-            return Statement(reason=harmless(str(reply)), asked_at=asked_at)
+            text = harmless(str(reply))
+            return Statement(reason=text, permanent=is_permanent(text), asked_at=asked_at)
     facts = _facts(details)
     others = _number(facts.get(b"num-other-sentinels"))
     return Statement(
@@ -193,9 +200,19 @@ class Confirmation:
     def on_answer(self, voter: int | str, answer: Statement) -> None:
         self._answers[voter] = answer
 
-    def failed(self, voter: int | str, reason: str) -> None:
+    def failed(self, voter: int | str, reason: str, *, permanent: bool = False) -> None:
         """Store why a voter does not answer; its last answer counts as long as before."""
-        self._answers[voter] = replace(self._answers[voter], reason=reason)
+        before = self._answers[voter]
+        self._answers[voter] = replace(before, reason=reason, permanent=permanent)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many voters refuse permanently that the others are no majority."""
+        answers = self._answers.values()
+        # Of a Cluster only a few servers are named at first, and one that answers names the others.
+        if any(answer.reason == NOT_ASKED for answer in answers):
+            return False
+        return sum(not answer.permanent for answer in answers) < self._needed
 
     def until(self, configuration: Configuration | Owner) -> float:
         """Return the end of the confirmation of *configuration*; minus infinity if it has none."""

@@ -71,7 +71,16 @@ _NOT_TAKEN = frozenset({
 
 
 class UnconfirmedError(ConnectionError):
-    """No server was dialled, because too few Sentinels, or nodes of a Cluster, confirm one."""
+    """
+    No server was dialled, because too few Sentinels, or nodes of a Cluster, confirm one.
+
+    Args:
+        permanent: Whether a person has to change something first, such as a password.
+    """
+
+    def __init__(self, text: str, *, permanent: bool = False) -> None:
+        super().__init__(text)
+        self.permanent = permanent
 
 
 FROM_SERVER = (MasterError, ResponseError, AuthenticationError, AuthorizationError)
@@ -587,7 +596,8 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     if not isinstance(error, FROM_SERVER):
-        return Bar(cause, text + hint, answer=Answer.UNREACHABLE)
+        permanent = isinstance(error, UnconfirmedError) and error.permanent
+        return Bar(cause, text + hint, answer=Answer.UNREACHABLE, permanent=permanent)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a
         # credential provider, which may return another one the next time.

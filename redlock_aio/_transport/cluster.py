@@ -19,6 +19,7 @@ from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, Owner,
 from redlock_aio._protocol.confirmation import Confirmation, Statement
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.causes import NoVoteCause
+from redlock_aio._rules.quorum import is_permanent
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import (
     AnyDialler,
@@ -154,7 +155,7 @@ class ClusterNodes:
             replies[0], asked_at, at=where[0], prefers_names=self.cluster.prefers_names
         )
         if isinstance(found, str):
-            self._failed(where, found)
+            self._failed(where, found, is_permanent(found))
             return
         self._failures.pop(where, None)
         known = self._lists.get(found.by)
@@ -163,14 +164,14 @@ class ClusterNodes:
         self._lists[found.by] = found
         self._take_members()
         if not self.nodes:
-            self._failed(where, APART)
+            self._failed(where, APART, False)
             return
         if found.by in self.nodes:
             for route in self.routes:
                 route.learn(found)
         self._conclude()
 
-    def _failed(self, where: tuple[str, int], reason: str) -> None:
+    def _failed(self, where: tuple[str, int], reason: str, permanent: bool) -> None:
         self._failures[where] = reason
         self._take_members()
         voters = [node.id for node in self.nodes.values() if (node.host, node.port) == where]
@@ -178,7 +179,7 @@ class ClusterNodes:
             voters = [place(*where)] if where in self.cluster.seeds else []
         for route in self.routes:
             for voter in voters:
-                route.confirmed.failed(voter, reason)
+                route.confirmed.failed(voter, reason, permanent=permanent)
         self._conclude()
 
     def _conclude(self) -> None:

@@ -162,14 +162,16 @@ class ConfirmedRoute(Route):
         ends = self._loop.time() + PATIENCE
         while (found := self._confirmation.current(self._clock())) is None:
             left = ends - self._loop.time()
-            if left <= 0:
+            if left <= 0 or self._confirmation.is_hopeless:
                 raise self._unconfirmed()
             await asyncio.wait([self._next_answer], timeout=left)
         self._dialled = found
         return await self._dial_to(found.host, found.port)
 
     def _unconfirmed(self) -> Exception:
-        return UnconfirmedError(self._confirmation.describe(None, self._clock()))
+        confirmed = self._confirmation
+        text = confirmed.describe(None, self._clock())
+        return UnconfirmedError(text, permanent=confirmed.is_hopeless)
 
     async def _dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
         raise NotImplementedError
@@ -219,7 +221,7 @@ class Poll:
         on_answer: Called with the replies to the questions, and the instant at which they
             were sent, on *clock*.
 
-        on_failure: Called with why there is no answer.
+        on_failure: Called with why there is no answer, and whether that is permanent.
 
         on_first: Called with the replies to *first*.
     """
@@ -232,7 +234,7 @@ class Poll:
         first: Sequence[bytes],
         questions: Sequence[bytes],
         on_answer: Callable[[list[object], float], None],
-        on_failure: Callable[[str], None],
+        on_failure: Callable[[str, bool], None],
         subscription: bytes = b"",
         on_push: Callable[[int, object], None] | None = None,
         on_first: Callable[[list[object]], None] | None = None,
@@ -273,7 +275,7 @@ class Poll:
                 await self._listen(transport, keep)
             except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this voter
                 bar = why_not_connected(error, self._dialler.secrets, DIAL_TIMEOUT)
-                self._on_failure(bar.text)
+                self._on_failure(bar.text, bar.permanent)
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
             await asyncio.sleep(delay)
 

@@ -65,8 +65,8 @@ class Sentinels(ConfirmedRoute):
         self._confirmation.on_answer(number, confirmation.read_answer(replies, asked_at))
         self.conclude()
 
-    def _failed(self, number: int, reason: str) -> None:
-        self._confirmation.failed(number, reason)
+    def _failed(self, number: int, reason: str, permanent: bool) -> None:
+        self._confirmation.failed(number, reason, permanent=permanent)
         self.conclude()
 
     def _pushed(self, _number: int, push: object) -> None:

@@ -1,5 +1,6 @@
-"""Primaries of a real Redis Cluster by names that TLS checks, and by addresses of IPv6."""
+"""Primaries of a real Redis Cluster: names that TLS checks, addresses of IPv6, and passwords."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -118,3 +119,22 @@ async def test_nodes_with_addresses_of_ipv6(kind: str) -> None:
             await lock_once(redlock)
             async with redlock.lock("r") as lease:
                 assert all("[::1]:" in vote.master for vote in lease.votes)
+
+
+# Passwords.
+
+
+async def test_a_wrong_password_ends_a_wait_at_once(kind: str) -> None:
+    with cluster(kind, "127.0.0.1", (), lambda _: ()) as nodes:
+        await until(lambda: all(map(is_up, nodes)), within=30)
+        for node in nodes:
+            call(node, "CONFIG", "SET", "requirepass", "right")
+        where = f"127.0.0.1:{nodes[0].port}"
+        async with Redlock.of_cluster(f"redis://:wrong@{where}", masters=NODES) as redlock:
+            with pytest.raises(QuorumUnavailableError, match="username-password") as caught:
+                async with asyncio.timeout(30):
+                    await redlock.lock("r").acquire()
+        assert caught.value.code == "masters-refuse"
+        right = Redlock.of_cluster(f"redis://:right@{where}", masters=NODES, master_timeout=TIMEOUT)
+        async with right:
+            await lock_once(right)

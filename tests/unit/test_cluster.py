@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis.exceptions import AuthenticationError
 
 from redlock_aio import (
     Answer,
@@ -62,6 +63,43 @@ async def voting(redlock: Redlock) -> list[bool]:
 
 def reason(redlock: Redlock, number: int) -> str:
     return redlock.statistics().masters[number].reason
+
+
+# Refusals.
+
+
+class Refused(CutLink):
+    """A link to a node that refuses the password."""
+
+    async def dial(self) -> tuple[asyncio.Transport, object]:
+        raise AuthenticationError("WRONGPASS invalid username-password pair or user is disabled.")
+
+
+async def test_a_wrong_password_ends_a_wait_at_once(site: FakeSite) -> None:
+    """As with other masters: else `wait=None` would never end."""
+    cluster = site.link("a", "b")
+    right, cluster.links = cluster.links, {host: Refused(site[host]) for host in "ab"}
+    async with manager(cluster) as redlock:
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await redlock.lock("r").acquire()
+        assert now() < 2.0
+        assert caught.value.code == "masters-refuse"
+        for vote in caught.value.votes:
+            assert vote.permanent
+            assert vote.detail.count("authentication failed: WRONGPASS") == 2
+        cluster.links = right
+        await asyncio.sleep(10)
+        async with redlock.lock("r", wait=0):
+            pass
+
+
+async def test_one_node_that_takes_the_password_is_enough_to_find_the_others() -> None:
+    site = FakeSite("xy")
+    cluster = site.link("x", "y", "a")
+    cluster.links |= {host: Refused(site[host]) for host in "xy"}
+    site["a"].latency = 0.2
+    async with manager(cluster) as redlock, redlock.lock("r", wait=20_000):
+        pass
 
 
 # Names of keys.

@@ -189,3 +189,31 @@ def test_no_server_is_confirmed_longer_than_the_bound_after_a_later_one(sentinel
                 first_confirmed.setdefault(current.epoch, now)
                 later = [at for epoch, at in first_confirmed.items() if epoch > current.epoch]
                 assert now <= min(later, default=math.inf) + CONFIRMED_FOR, (seed, current)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "silent", "unasked", "hopeless"),
+    [
+        (3, 0, 0, True),
+        (2, 1, 0, True),  # one of three is no majority
+        (2, 0, 1, False),  # one that was not asked yet may name others
+        (1, 2, 0, False),
+        (0, 3, 0, False),
+        (3, 3, 0, True),  # a majority of six is four
+        (2, 4, 0, False),
+        (1, 0, 0, True),
+    ],
+)
+def test_too_many_permanent_refusals_leave_no_majority(
+    refuse: int, silent: int, unasked: int, hopeless: bool
+) -> None:
+    voters = Confirmation([f"v{number}" for number in range(refuse + silent + unasked)])
+    for number in range(refuse + silent):
+        voters.failed(number, "it says why", permanent=number < refuse)
+    assert voters.is_hopeless is hopeless
+
+
+def test_a_sentinel_that_refuses_the_question_refuses_permanently() -> None:
+    refusal = Exception("NOPERM this user has no permissions to run the 'sentinel' command")
+    assert read_answer([refusal, refusal, refusal], 1.0).permanent
+    assert not read_answer([Exception("LOADING"), {}, b"id"], 1.0).permanent

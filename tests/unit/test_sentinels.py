@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Sentinel
+from redis.exceptions import AuthenticationError
 
-from redlock_aio import Answer, LockNotAcquiredError, Redlock, Retry, Vote
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    Retry,
+    Vote,
+)
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._rules import timing
@@ -177,6 +185,21 @@ async def test_no_text_holds_a_password(site: Site) -> None:
         assert "wrong password ***" in detail
         (master,) = kit.session(redlock).links
         assert "s3cret" not in f"{master!r} {master._route!r}"
+
+
+async def test_a_wrong_password_of_all_sentinels_ends_a_wait_at_once(site: Site) -> None:
+    class Refused(CutLink):
+        async def dial(self) -> tuple[asyncio.Transport, object]:
+            raise AuthenticationError("WRONGPASS invalid username-password pair")
+
+    service = site.service()
+    service.sentinels = [Refused(sentinel) for sentinel in site.sentinels]
+    async with manager(service) as redlock:
+        with pytest.raises(QuorumUnavailableError) as caught:
+            await redlock.lock("r").acquire()
+        assert now() < 2.0
+        assert caught.value.code == "masters-refuse"
+        assert "s0 (authentication failed: WRONGPASS" in caught.value.votes[0].detail
 
 
 # The time of a confirmation.
