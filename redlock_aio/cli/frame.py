@@ -39,6 +39,12 @@ MASTERS = "REDLOCK_MASTERS"
 CONNECTING = 1.0
 """The most seconds for which a look waits for masters that are not connected yet."""
 
+PATIENCE = 1_000
+"""
+The timeout of a master in ms for a single look. A program learns a shorter one, so that a master
+that hangs holds no lock up; here the time is of no account, and all answers are wanted.
+"""
+
 GuardMode = Literal["auto", "strict", "fsync-always", "off"]
 
 
@@ -91,7 +97,7 @@ class Common:
         int | None,
         Duration(
             "--master-timeout",
-            help="How long to wait for a master (default: learned).",
+            help="How long to wait for a master (default: learned; 1s for inspect and list).",
             panel=MASTERS_PANEL,
         ),
     ] = None
@@ -222,6 +228,11 @@ class Frame:
             ):
                 await asyncio.sleep(0.01)
             yield redlock
+
+    def patient(self) -> Redlock:
+        """Return a manager for a single look."""
+        timeout = PATIENCE if self.master_timeout is None else self.master_timeout
+        return self.redlock(master_timeout=timeout)
 
     def redlock(self, masters: Sequence[str] | None = None, **options: Any) -> Redlock:
         """

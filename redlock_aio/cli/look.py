@@ -75,7 +75,7 @@ async def inspect(frame: Frame, key: Key, permits: OfPermits = None) -> int:
     Nothing is written on the masters. So a master that has just restarted counts as any other,
     unless you pass the programs' --restart-guard.
     """
-    async with frame.connected() as redlock:
+    async with frame.connected(frame.patient()) as redlock:
         with wrong_options():
             state = await state_of(redlock, key, permits)
     frame.out.result(facts_of(state), text_of(frame, state))
@@ -95,7 +95,7 @@ async def list_locks(frame: Frame, prefix: Prefix = "", limit: Limit = 1_000) ->
 
     Each master is scanned in small steps, by SCAN. Nothing is written on the masters.
     """
-    async with frame.connected() as redlock:
+    async with frame.connected(frame.patient()) as redlock:
         with wrong_options():
             found = await redlock.find_locks(prefix, limit=limit)
     if frame.out.as_json:

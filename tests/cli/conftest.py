@@ -41,7 +41,9 @@ class Masters:
         """Return the result of a coroutine function of a manager, in an event loop of its own."""
 
         async def main() -> T:
-            async with Redlock(self.urls, restart_guard="off") as redlock:
+            # Not the timeout that is learned: on a busy machine the masters may take longer.
+            timeout = 1_000
+            async with Redlock(self.urls, restart_guard="off", master_timeout=timeout) as redlock:
                 return await question(redlock)
 
         return asyncio.run(main())

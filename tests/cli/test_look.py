@@ -4,7 +4,10 @@ import dataclasses
 import json
 import re
 import subprocess
+import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -200,6 +203,33 @@ def test_the_permits_of_a_semaphore(
     assert app.main(["inspect", key]) == Exit.NO  # no lock has this name
     for wrong in ("0", "1001", "x"):
         assert app.main(["inspect", key, "--permits", wrong]) == Exit.USAGE
+
+
+@pytest.mark.parametrize("options", [(), ("--master-timeout", "50ms")])
+@pytest.mark.parametrize("command", ["inspect", "list"])
+def test_a_look_waits_longer_for_a_master_than_programs_do(
+    masters: Masters,
+    key: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    options: tuple[str, ...],
+) -> None:
+    """On a busy machine an answer takes longer than the 50 ms that programs learn."""
+    hold(masters, key)
+    asks = Redlock.inspect if command == "inspect" else Redlock.find_locks
+
+    def asked_late(redlock: Redlock, *arguments: Any, **named: Any) -> Any:
+        for server in masters.servers:
+            server.pause()
+            threading.Timer(0.4, server.resume).start()
+        return asks(redlock, *arguments, **named)
+
+    monkeypatch.setattr(Redlock, asks.__name__, asked_late)
+    status = app.main([command, key, *options])
+    assert status == (Exit.UNAVAILABLE if options else Exit.DONE)
+    assert (key in capsys.readouterr().out) is (not options or command == "inspect")
+    time.sleep(0.5 if options else 0)
 
 
 def test_a_list_has_semaphores(
