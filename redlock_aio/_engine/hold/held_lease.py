@@ -43,8 +43,8 @@ class LossEvent(EventIsNoBool, asyncio.Event):
 class HeldLease(LeaseState):
     __slots__ = (
         "_fingerprint", "_lost", "check_at", "checked_at", "claim", "count", "extension",
-        "guards", "held_for", "held_since", "keep_until", "on_recheck", "others", "owner", "page",
-        "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
+        "guards", "held_for", "held_since", "keep_until", "kept", "on_recheck", "others", "owner",
+        "page", "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
     )  # fmt: skip
 
     page: "dict[HeldLease, None]"
@@ -87,6 +87,8 @@ class HeldLease(LeaseState):
         """The seconds for which the lease was held; set between its release and the event."""
         self.queue: LocalQueue = queue
         self.extension: Round | None = None  # the last one, until one succeeds
+        self.kept: int = 0
+        """A bit for each master that was seen with the key, or got it again, since."""
         self.check_at: float = math.inf
         self.checked_at: float = -math.inf
         self._lost: asyncio.Event | None = None

@@ -42,16 +42,26 @@ class KeyCheck(Round):
 
     Not a `Query`: a revocation ends the lease only after its reply is counted, so that the loss
     names the vote of that master too, and whatever the verdict of the round is.
+
+    Args:
+        restores: Whether masters get the key that lack it, and have not granted it.
     """
 
-    __slots__ = ("_cause", "_on_lost", "hold")
+    __slots__ = ("_cause", "_masters", "_on_lost", "_restores", "hold")
     classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(
-        self, masters: MasterSet, hold: HeldLease, on_lost: Callable[[HeldLease, Loss], None]
+        self,
+        masters: MasterSet,
+        hold: HeldLease,
+        on_lost: Callable[[HeldLease, Loss], None],
+        *,
+        restores: bool,
     ) -> None:
         super().__init__(masters.links, hold.claim.key.look(hold.claim.token))
+        self._masters = masters
         self._on_lost = on_lost
+        self._restores = restores
         self.hold = hold
         self._cause = LossCause.KEY_GONE
 
@@ -69,6 +79,7 @@ class KeyCheck(Round):
             revoked = any(value and is_revocation(value) for value in values)
             foreign = any(value and value != ours.token for value in values)
             kept = ours.key.is_kept(reply, ours.token)
+            self.hold.kept |= kept << master
             reply = OK if kept else OTHERS if foreign else 0
         elif replies.is_of_another_type(reply):
             reply = OTHERS
@@ -88,19 +99,36 @@ class KeyCheck(Round):
 
     def _revoked(self, master: int) -> None:
         """
-        Lose the lease if *master*, which keeps a revocation now, had granted it.
+        Lose the lease if *master*, which keeps a revocation now, had the key of the lease.
 
         One such master is enough, even if the others can't be reached or this reply is
         late: `force_release` lets others in on all of them after a moment, whether the
         holder has seen a majority of revocations by then or not.
         """
-        vote = replies.classify(self.hold.claim.replies[master])
-        if vote.answer is Answer.GRANTED:
+        # It had the key if it has granted it, or was slow or down then and got it since.
+        if self.hold.kept >> master & 1 or self._has_granted(master):
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
+    def _has_granted(self, master: int) -> bool:
+        vote = replies.classify(self.hold.claim.replies[master])
+        return vote.answer is Answer.GRANTED
+
     def on_verdict(self) -> None:
-        if self.refused_by_a_majority(self.hold.claim.unsent):
+        if self.verdict is WON:
+            for master, reply in enumerate(self.replies):
+                self._restore(master, reply)
+        elif self.refused_by_a_majority(self.hold.claim.unsent):
             self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
+
+    def declined(self, master: int, reply: object) -> None:
+        # Before the verdict nothing is restored: see `Renewal.declined`.
+        if self.verdict is WON:
+            self._restore(master, reply)
+
+    def _restore(self, master: int, reply: object) -> None:
+        """Set the key on a master without it, where its own grant was not needed."""
+        if self._restores and reply == 0 and not self._has_granted(master):
+            Restoration(self._masters, self.hold, tries=REPEATS).send_to(master)
 
 
 class Renewal(Round):
@@ -359,7 +387,9 @@ class Restoration:
         Without a repetition this race could go the same way at each extension, and the
         master would never count.
         """
-        if isinstance(reply, int) and reply > 0:
+        if reply == OK:
+            self._hold.kept |= 1 << master
+        elif isinstance(reply, int) and reply > 0:
             if not self._ceiling:
                 lift(self._masters, self._hold, master, reply)
         elif self._tries and (reply is None or isinstance(reply, int)):

@@ -395,11 +395,15 @@ class Watchdog:
         send_together(self.masters, together)
 
     def _check(self, hold: HeldLease, now: float) -> None:
+        # A waiter wins with the first masters that wake it, and asks the others no more. Those that
+        # are farther away lack the key then, and until the first extension, which comes after a
+        # third of the ttl, one more master that fails would cost the lease.
+        restores = bool(hold.claim.member) and hold.checked_at == -math.inf
         # Set before the check is sent: a change that is pushed from now on needs another check.
         hold.check_at = math.inf
         hold.checked_at = now
         self._agenda.put(hold, now)
-        self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
+        self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose, restores=restores))
 
     def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
         renewal = self._begin(hold, ttl, now)

@@ -60,7 +60,7 @@ from redlock_aio._rules.fair_ticket import (
     Move,
     Ticket,
 )  # fmt: skip
-from redlock_aio._rules.quorum import Answer, is_final
+from redlock_aio._rules.quorum import NOT_YET, Answer, is_final
 from redlock_aio.errors import refusal
 
 MOST_REPEATS = 3
@@ -437,13 +437,12 @@ class FairWaiter(Round):
 
     def _answer_late(self, number: int, master: int, reply: object) -> None:
         answer = replies.queued(reply)
-        if answer is None:
-            return
-        if answer.standing is GRANTED and self.ticket.on_reply(master, number, GRANTED):
-            # One more master keeps the lease: `Lease.votes` shows it, and a forced release there
-            # ends the lease, also if no other master can be reached.
-            self.replies[master] = GRANTS
-        elif answer.moved is not None and isinstance(self.key, Permit):
+        standing = FAILED if answer is None else answer.standing
+        if self.ticket.on_reply(master, number, standing):
+            # `Lease.votes` shows it; and if one more master keeps the lease, a forced release there
+            # ends it, also if no other master can be reached.
+            self.replies[master] = replies.classify(reply) if answer is None else MEANS[standing]
+        if answer is not None and answer.moved is not None and isinstance(self.key, Permit):
             # The master has moved the member after the request to leave was made, which does not
             # reach the other queue. It has pushed nothing.
             self.queues.call(master, self.member, self.key.of.permit(answer.moved))
@@ -804,6 +803,9 @@ class FairWaiter(Round):
         self._over = True
         self._decline_offers()
         self.claim.unsent &= self._never_asked
+        for master, standing in enumerate(self.ticket.standings):
+            if standing is not GRANTED and self.replies[master] is GRANTS:
+                self.replies[master] = NOT_YET  # it was given back, and is not granted again so far
         self.claim.replies = self.replies
         if self._timer is not None:
             self._timer.cancel()

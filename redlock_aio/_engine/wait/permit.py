@@ -114,7 +114,7 @@ class AnyPermit:
             # Now, because the others have not waited for this reply; see `keep` and `give_back`.
             if vote is OK and not self._is_won(master):
                 vote = OTHER
-            if vote is OTHER or replies.is_unsettled(vote):
+            if vote is OTHER or _may_still_come(vote):
                 self._drop_on(master)
         elif vote is OK and taken.__class__ is Taken and self.round.replies[master] is NOT_YET:
             self._counts[taken.number] = self._counts.get(taken.number, 0) + 1
@@ -158,7 +158,8 @@ class AnyPermit:
                 return None
         # The clock is read after the task has resumed, however long that took.
         claim.until = self.began + options.validity
-        return claim if masters.clock() < claim.until else None
+        # It may also have been closed while the masters agreed on a fencing token.
+        return claim if masters.clock() < claim.until and not masters.closed else None
 
     def keep(self) -> None:
         """Release the grants of other permits than the one that is won."""
@@ -167,7 +168,7 @@ class AnyPermit:
             if vote is OK and not self._is_won(master):
                 self.round.replies[master] = OTHER
                 self._drop_on(master)
-            elif replies.is_unsettled(vote):
+            elif _may_still_come(vote):
                 self._drop_on(master)
 
     def give_back(self, *, at_once: bool = False) -> None:
@@ -180,7 +181,7 @@ class AnyPermit:
         """
         self._over, self.number = True, -1
         for master, taken in enumerate(self._taken):
-            unknown = at_once or replies.is_unsettled(self.round.replies[master])
+            unknown = at_once or _may_still_come(self.round.replies[master])
             if taken.granted if taken is not None else unknown:
                 self._drop_on(master)
 
@@ -200,6 +201,14 @@ class AnyPermit:
         told = [taken.number for taken in self._taken if taken is not None]
         number = max(told, key=told.count, default=0)
         return self._permits.permit(number if number < self._permits.number else 0)
+
+
+def _may_still_come(vote: object) -> bool:
+    """Return whether a master with this vote may grant a permit to the request nevertheless."""
+    # One that has timed out gets the release now: when its reply comes, the program may have ended,
+    # or have asked again, behind the request.
+    late = isinstance(vote, NoReply) and vote.answer is Answer.TIMED_OUT
+    return late or replies.is_unsettled(vote)
 
 
 def _order(permits: int) -> tuple[int, int]:

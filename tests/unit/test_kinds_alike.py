@@ -1,0 +1,278 @@
+"""What is promised of a lock is promised of each kind of lock, however its lease was won."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from redlock_aio import Answer, Lease, Lock, Redlock, RedlockError, Semaphore
+from redlock_aio._protocol.primitives import Mutex, Permits
+from redlock_aio.testing import FakeMaster
+
+from .cancelling import interposed, run_next
+from .kit import (
+    Masters,
+    fence,
+    hang,
+    in_coroutine,
+    kill,
+    occupy,
+    remaining_keys,
+    restart,
+    resume,
+    settle,
+    slow,
+)
+from .links import links_to
+
+ONE_PERMIT = Permits(Mutex(b"r"), 1).permit(0).decode()
+
+KINDS: dict[str, Callable[..., Lock | Semaphore]] = {
+    "plain": lambda redlock, **options: redlock.lock("r", **options),
+    "fencing": lambda redlock, **options: redlock.lock("r", fencing=True, **options),
+    "fair": lambda redlock, **options: redlock.lock("r", fair=True, **options),
+    "fair and fencing": lambda redlock, **options: redlock.lock(
+        "r", fair=True, fencing=True, **options
+    ),
+    "reader": lambda redlock, **options: redlock.lock("r", shared=True, **options),
+    "two names": lambda redlock, **options: redlock.lock("q", "r", **options),
+    "two names, fair": lambda redlock, **options: redlock.lock("q", "r", fair=True, **options),
+    "permit": lambda redlock, **options: redlock.semaphore("r", permits=1, **options),
+    "permit, fencing": lambda redlock, **options: redlock.semaphore(
+        "r", permits=1, fencing=True, **options
+    ),
+}
+ALIKE = pytest.mark.parametrize("kind", KINDS)
+
+
+def key_of(kind: str) -> str:
+    return ONE_PERMIT if "permit" in kind else "r"
+
+
+async def force(redlock: Redlock, kind: str) -> bool:
+    if "permit" in kind:
+        return await redlock.semaphore("r", permits=1).force_release(0)
+    return await redlock.force_release("r")
+
+
+async def warm(redlock: Redlock) -> None:
+    """Let it learn the clocks of the masters, so that the next request is the first one."""
+    async with redlock.lock("w", fair=True, fencing=True):
+        pass
+
+
+def answers(lease: Lease) -> list[Answer]:
+    return [vote.answer for vote in lease.votes]
+
+
+# The votes of a lease.
+
+
+@ALIKE
+@pytest.mark.parametrize(
+    ("late", "answer"),
+    [("grants", Answer.GRANTED), ("is held", Answer.HELD), ("fails", Answer.ERROR)],
+)
+async def test_votes_that_come_late_are_added(
+    redlock: Redlock, masters: list[FakeMaster], kind: str, late: str, answer: Answer
+) -> None:
+    await warm(redlock)
+    masters[4].latency = 0.02
+    if late == "is held":
+        occupy(masters[4:], key_of(kind))
+    masters[4].error = "OOM command not allowed" if late == "fails" else ""
+    async with KINDS[kind](redlock) as lease:
+        await asyncio.sleep(0.03)
+        assert answers(lease) == [Answer.GRANTED] * 4 + [answer]
+        masters[4].error = ""
+
+
+@ALIKE
+async def test_a_grant_that_was_given_back_is_no_vote(
+    redlock: Redlock, masters: list[FakeMaster], kind: str
+) -> None:
+    await warm(redlock)
+    occupy(masters[2:], key_of(kind), 900)
+    waiting = asyncio.create_task(KINDS[kind](redlock).acquire())
+    await asyncio.sleep(0.5)
+    hang(masters[:1])
+    lease = await waiting
+    assert lease.token not in masters[0].keys.get(key_of(kind), "")
+    assert answers(lease)[0] is not Answer.GRANTED
+    resume(masters[:1])
+    await lease.release()
+
+
+# A release by force.
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("how", ["late", "after the timeout", "after a restart"])
+@pytest.mark.parametrize("kind", [*KINDS, "adopted", "adopted, fair"])
+async def test_one_master_that_got_the_key_later_is_enough_to_notice_a_forced_release(
+    other: Redlock, masters: list[FakeMaster], kind: str, how: str
+) -> None:
+    """Else the holder would go on for the rest of its ttl, while others have the lock."""
+    links = links_to(masters)
+    async with Redlock(links, restart_guard="off") as redlock:
+        await warm(redlock)
+        text = ""
+        if kind.startswith("adopted"):
+            text = (await other.lock("r", fair="fair" in kind, ttl=60_000).acquire()).export()
+        match how:
+            case "late":
+                slow(masters[3:], 0.02)
+            case "after the timeout":
+                slow(masters[3:], 0.07)
+            case _:
+                kill(masters[3:])
+                await asyncio.sleep(0.1)
+        if text:
+            lease = await redlock.adopt(text, on_lost="flag")
+        else:
+            lease = await KINDS[kind](redlock, ttl=60_000, on_lost="flag").acquire()
+        if how == "after a restart":
+            restart(masters[3:])
+            await asyncio.sleep(0.5)
+            await lease.extend()  # which restores the key
+        await asyncio.sleep(0.5)
+        slow(masters[3:], 0.001)
+        for link in links[:3]:
+            link.cut()
+        assert await force(other, kind)
+        assert not lease.valid
+        for link in links[:3]:
+            link.mend()
+
+
+@ALIKE
+@pytest.mark.parametrize("at", [0.3, 0.7])
+async def test_a_later_holder_keeps_the_lock(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], kind: str, at: float
+) -> None:
+    """A master that had granted it for a moment executes the forced release late."""
+    await warm(redlock)
+    occupy(masters[2:], key_of(kind), 60_000)
+    waiting = asyncio.create_task(KINDS[kind](redlock, ttl=60_000).acquire())
+    await asyncio.sleep(at)
+    hang(masters[:1])
+    assert await force(other, kind)
+    lease = await waiting
+    await asyncio.sleep(0.25)
+    resume(masters[:1])
+    await asyncio.sleep(1)
+    assert lease.valid
+    await lease.release()
+
+
+# Leases that were won after a wait.
+
+
+@pytest.mark.promise("S6")
+@ALIKE
+@pytest.mark.parametrize("fault", [kill, hang, restart])
+@pytest.mark.parametrize(("after", "more"), [(0.2, 0), (1.0, 0), (0.2, 2)])
+async def test_no_lease_that_was_won_after_a_wait_ends_with_a_minority(
+    redlock: Redlock,
+    other: Redlock,
+    masters: list[FakeMaster],
+    kind: str,
+    fault: Callable[[Iterable[FakeMaster]], None],
+    after: float,
+    more: int,
+) -> None:
+    """A waiter wins with the first masters that wake it; farther ones have to get the key, too."""
+    before = "plain" if kind == "reader" else kind
+    held = await KINDS[before](other).acquire()
+    slow(masters[3:], 0.005)
+    waiting = asyncio.create_task(KINDS[kind](redlock, ttl=10_000).acquire())
+    await asyncio.sleep(0.1)
+    behind = [asyncio.create_task(KINDS[before](other).acquire()) for _ in range(more)]
+    await asyncio.sleep(0.4)
+    await held.release()
+    lease = await waiting
+    await asyncio.sleep(after)
+    fault(masters[:1])
+    await asyncio.sleep(30)
+    assert lease.valid
+    resume(masters)
+    masters[0]._alive = True
+    await lease.release()
+    for each in behind:
+        await (await each).release()
+
+
+# A first request that is answered after the timeout.
+
+
+@pytest.mark.promise("S3")
+@ALIKE
+@pytest.mark.parametrize("wait", [0, 30, 100])
+@pytest.mark.parametrize("how", ["slow", "hung"])
+async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
+    masters: Masters, kind: str, wait: int, how: str
+) -> None:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        await warm(redlock)
+        await asyncio.sleep(0.1)
+        if how == "slow":
+            slow(masters, 0.12)
+        else:
+            hang(masters)
+            asyncio.get_running_loop().call_later(0.12, resume, masters)
+        with pytest.raises(RedlockError):
+            await KINDS[kind](redlock, wait=wait, ttl=60_000).acquire()
+    await settle(masters, 5)
+    assert not remaining_keys(masters, counters=False)
+
+
+@pytest.mark.promise("S5")
+@ALIKE
+@pytest.mark.parametrize("latency", [0.005, 0.02, 0.045])
+@pytest.mark.parametrize("wait", [1, 5, 30, 100])
+async def test_nobody_waits_for_what_its_own_first_request_was_granted(
+    kind: str, latency: float, wait: int
+) -> None:
+    """The next request follows it on each connection, and needs its release between the two."""
+    masters = [FakeMaster(f"m{number}", latency=latency) for number in range(3)]
+    async with Redlock(masters) as redlock:
+        for _ in range(2):
+            async with KINDS[kind](redlock, wait=wait) as lease:
+                assert lease.valid
+
+
+# Closing.
+
+
+@pytest.mark.promise("S2")
+@ALIKE
+async def test_no_lease_is_won_from_a_manager_that_was_closed_meanwhile(
+    masters: list[FakeMaster], kind: str
+) -> None:
+    """Closed at each await, also while the masters agree on a fencing token."""
+    for place in itertools.count(1):
+        for number, master in enumerate(masters):
+            for name in ("q", "r", ONE_PERMIT):
+                master.set(fence(name), f"{(1 << 51) + place * 100 + number:016}")
+        redlock = Redlock(masters, restart_guard="off")
+        await redlock.__aenter__()
+        closing: list[asyncio.Task[None]] = []
+        acquiring = interposed(
+            place,
+            KINDS[kind](redlock).acquire(),
+            lambda redlock=redlock, closing=closing: closing.append(run_next(redlock.aclose())),  # type: ignore[misc]
+        )
+        task = asyncio.create_task(in_coroutine(acquiring))
+        (won,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(won, Lease):
+            assert won.valid is (not closing)
+        else:
+            assert "closed" in str(won)
+        if not closing:
+            await redlock.aclose()
+            break
+        await asyncio.wait(closing)
+    assert place > 1
+    await settle(masters)
+    assert not remaining_keys(masters, counters=False)
