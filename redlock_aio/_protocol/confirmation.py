@@ -175,6 +175,7 @@ class Confirmation:
 
     def __init__(self, names: Sequence[str] = (), *, kind: str = BY_SENTINELS) -> None:
         self._kind = kind
+        self._complete = True
         self._names: dict[int | str, str] = dict(enumerate(names))
         self._answers: dict[int | str, Statement] = {voter: Statement() for voter in self._names}
 
@@ -186,14 +187,18 @@ class Confirmation:
     def _needed(self) -> int:
         return majority(len(self._names))
 
-    def set_voters(self, names: Mapping[str, str]) -> None:
+    def set_voters(self, names: Mapping[str, str], *, complete: bool = True) -> None:
         """
         Set the voters: all nodes of the Cluster that a node has listed within `CONFIRMED_FOR`.
 
         Two programs may have different ones, while nodes join or leave. If one set has one
         node more than the other, each majority of one still shares a node with each majority
         of the other: of n and n + 1 nodes they have n + 2 votes at least.
+
+        Args:
+            complete: Whether these are all nodes, and not a few servers that were named.
         """
+        self._complete = complete
         self._names = dict(names.items())
         self._answers = {voter: self._answers.get(voter, Statement()) for voter in names}
 
@@ -209,10 +214,11 @@ class Confirmation:
     def is_hopeless(self) -> bool:
         """Whether so many voters refuse permanently that the others are no majority."""
         answers = self._answers.values()
-        # Of a Cluster only a few servers are named at first, and one that answers names the others.
         if any(answer.reason == NOT_ASKED for answer in answers):
             return False
-        return sum(not answer.permanent for answer in answers) < self._needed
+        # Of a Cluster only a few servers are named at first, and one that answers names the others.
+        needed = self._needed if self._complete else 1
+        return sum(not answer.permanent for answer in answers) < needed
 
     def until(self, configuration: Configuration | Owner) -> float:
         """Return the end of the confirmation of *configuration*; minus infinity if it has none."""

@@ -76,7 +76,7 @@ class ClusterNodes:
     def join(self, route: "ClusterRoute") -> None:
         """Ask the nodes for *route* too."""
         self.routes.append(route)
-        route.confirmed.set_voters(self._names())
+        route.confirmed.set_voters(self._names(), complete=bool(self.nodes))
         for voter, found in self._lists.items():
             if voter in self.nodes:
                 route.learn(found)
@@ -202,7 +202,7 @@ class ClusterNodes:
         if names != self._named:
             self._named = names
             for route in self.routes:
-                route.confirmed.set_voters(names)
+                route.confirmed.set_voters(names, complete=bool(self.nodes))
                 for found in lists.values():
                     if found.by in self.nodes and found.by not in former:
                         route.learn(found)

@@ -102,6 +102,19 @@ async def test_one_node_that_takes_the_password_is_enough_to_find_the_others() -
         pass
 
 
+async def test_a_wait_for_a_server_that_would_name_the_others_goes_on() -> None:
+    """Of three that were named two refuse, and are no members; the third one is down so far."""
+    site = FakeSite("xy")
+    cluster = site.link("x", "y", "a")
+    cluster.links |= {host: Refused(site[host]) for host in "xy"}
+    kill([site["a"]])
+    async with manager(cluster) as redlock:
+        waiting = asyncio.create_task(redlock.lock("r", wait=20_000).acquire())
+        await asyncio.sleep(3)
+        site["a"]._alive = True
+        await (await waiting).release()
+
+
 # Names of keys.
 
 

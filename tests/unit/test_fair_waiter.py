@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, Redlock, RedlockError
+from redlock_aio._engine.wait import fair_waiter
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
 from redlock_aio._transport.debts import DEBT_INTERVAL
@@ -19,6 +20,7 @@ from .kit import (
     LATENCY,
     delete,
     execute,
+    fail,
     fair_acquired_at,
     hang,
     kill,
@@ -31,6 +33,7 @@ from .kit import (
     remaining_keys,
     resume,
     runs_of,
+    slow,
     values,
     waiting_fair,
 )
@@ -94,6 +97,29 @@ async def test_votes_that_come_late_are_added(redlock: Redlock, masters: list[Fa
         assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 4 + [Answer.TIMED_OUT]
         await asyncio.sleep(10 * LATENCY)
         assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 5
+
+
+async def test_a_master_that_fails_when_it_is_asked_again_keeps_its_grant(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat is underway there when the others grant the lock."""
+    monkeypatch.setattr(fair_waiter, "_until_next_beat", lambda: 1.0)
+    await fair_acquired_at(redlock)
+    occupy(masters)
+    slow(masters[:1], 0.02)
+    began = now()
+    waiting = asyncio.create_task(redlock.lock("r", fair=True).acquire())
+    await asyncio.sleep(0.96)
+    delete(masters[:1])
+    await asyncio.sleep(began + 1.0005 - now())
+    fail(masters[:1])
+    delete(masters[1:])
+    lease = await waiting
+    await asyncio.sleep(0.03)
+    assert masters[0].keys["r"] == lease.token
+    assert lease.votes[0].answer is Answer.GRANTED
+    masters[0].error = ""
+    await lease.release()
 
 
 async def test_a_master_grants_outside_of_the_queue_only_where_nobody_waits(

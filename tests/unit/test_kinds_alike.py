@@ -146,6 +146,27 @@ async def test_one_master_that_got_the_key_later_is_enough_to_notice_a_forced_re
             link.mend()
 
 
+@pytest.mark.promise("S1")
+@ALIKE
+async def test_a_forced_release_is_noticed_before_the_first_check_of_the_key(
+    other: Redlock, masters: list[FakeMaster], kind: str
+) -> None:
+    """Of the masters that can be reached nobody knows yet that they have got the key."""
+    links = links_to(masters)
+    async with Redlock(links, restart_guard="off") as redlock:
+        await warm(redlock)
+        slow(masters[3:], 0.06)
+        lease = await KINDS[kind](redlock, ttl=60_000, on_lost="flag").acquire()
+        await asyncio.sleep(0.063)
+        slow(masters[3:], 0.001)
+        for link in links[:3]:
+            link.cut()
+        assert await force(other, kind)
+        assert not lease.valid
+        for link in links[:3]:
+            link.mend()
+
+
 @ALIKE
 @pytest.mark.parametrize("at", [0.3, 0.7])
 async def test_a_later_holder_keeps_the_lock(

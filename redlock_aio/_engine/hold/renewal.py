@@ -16,7 +16,7 @@ from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.quorum import NOT_YET, OK, WON, Answer, Outcome, Vote
+from redlock_aio._rules.quorum import LOST, NOT_YET, OK, WON, Answer, Outcome, Vote
 
 COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
@@ -105,8 +105,10 @@ class KeyCheck(Round):
         late: `force_release` lets others in on all of them after a moment, whether the
         holder has seen a majority of revocations by then or not.
         """
-        # It had the key if it has granted it, or was slow or down then and got it since.
-        if self.hold.kept >> master & 1 or self._has_granted(master):
+        # It had the key if it has granted it, or was slow or down then and got it since. Of another
+        # master this is not known: a forced release of an earlier holder may have come late there.
+        # Then the others decide, unless too few of them can be reached.
+        if self.hold.kept >> master & 1 or self._has_granted(master) or self.verdict is LOST:
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
     def _has_granted(self, master: int) -> bool:
@@ -117,7 +119,7 @@ class KeyCheck(Round):
         if self.verdict is WON:
             for master, reply in enumerate(self.replies):
                 self._restore(master, reply)
-        elif self.refused_by_a_majority(self.hold.claim.unsent):
+        elif self._cause is LossCause.FORCED or self.refused_by_a_majority(self.hold.claim.unsent):
             self._on_lost(self.hold, Loss(self._cause, votes=self.votes_so_far()))
 
     def declined(self, master: int, reply: object) -> None:

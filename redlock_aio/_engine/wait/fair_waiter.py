@@ -438,7 +438,9 @@ class FairWaiter(Round):
     def _answer_late(self, number: int, master: int, reply: object) -> None:
         answer = replies.queued(reply)
         standing = FAILED if answer is None else answer.standing
-        if self.ticket.on_reply(master, number, standing):
+        # A master that failed when it was asked once more keeps what it has granted before.
+        kept = standing is FAILED and self.replies[master] is GRANTS
+        if self.ticket.on_reply(master, number, standing) and not kept:
             # `Lease.votes` shows it; and if one more master keeps the lease, a forced release there
             # ends it, also if no other master can be reached.
             self.replies[master] = replies.classify(reply) if answer is None else MEANS[standing]
