@@ -37,11 +37,18 @@ def cluster_masters(
     return masters_of(cluster, masters, tags)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OwnThread:
     """The thread that acquires a permit by `redlock_aio.sync`: it must not wait for itself."""
 
     thread: threading.Thread
+
+    def __eq__(self, other: object) -> bool:
+        # A lease that the thread has adopted has the thread itself as its owner.
+        return self.thread is (other.thread if isinstance(other, OwnThread) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.thread)
 
 
 class ReadArguments(TypedDict, total=False):

@@ -71,6 +71,11 @@ class Term(OnlyForThreads):
             self._lease.__exit__(kind, error, trace)
         except LockLostError:
             return True
+        return self._is_loss(error)
+
+    def _is_loss(self, error: BaseException | None) -> bool:
+        if isinstance(error, BaseExceptionGroup):  # of threads of the leader
+            return all(map(self._is_loss, error.exceptions))
         return isinstance(error, LockLostError) and error.resources == self._lease.resources
 
     def _stand_down(self) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redlock_aio import LockState, RedlockError
+from redlock_aio import LockLostError, LockState, RedlockError
 from redlock_aio.sync import Election, Redlock
 
 
@@ -100,3 +100,19 @@ def test_their_arguments_are_checked_when_they_are_made(redlock: Redlock) -> Non
     with pytest.raises(ValueError, match="resource"):
         redlock.watch("")
     assert repr(redlock.watch("r")) == "<LockWatch 'r'>"
+
+
+def test_a_loss_that_comes_out_of_a_group_is_no_error_either(redlock: Redlock) -> None:
+    """As of several threads of the leader, whose errors are raised together."""
+    terms = []
+    for term in redlock.election("r"):
+        terms.append(term.number)
+        with term:
+            if len(terms) == 2:
+                break
+            assert redlock.force_release("r")
+            assert term.lease.lost.wait(20)
+            with pytest.raises(LockLostError) as caught:
+                term.ensure_valid()
+            raise ExceptionGroup("threads", [caught.value])
+    assert len(terms) == 2

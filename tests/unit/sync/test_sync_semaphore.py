@@ -211,3 +211,18 @@ def test_arguments_that_are_no_options_of_a_semaphore(
     with pytest.raises(TypeError) as refused:
         redlock.semaphore("api", **options)
     assert str(refused.value) == message
+
+
+def test_an_adopted_permit_is_one_of_the_thread(redlock: Redlock, pool: ThreadPoolExecutor) -> None:
+    """One that has all of them does not wait for itself, however it has got them."""
+
+    def adopt_and_ask(wait: int | None) -> str:
+        exported = redlock.semaphore("api", permits=1).acquire().export()
+        with redlock.adopt(exported) as lease:
+            assert lease.permit == 0
+            with pytest.raises(RedlockError) as caught:
+                redlock.semaphore("api", permits=1, wait=wait).acquire()
+        return str(caught.value)
+
+    assert "own" in pool.submit(adopt_and_ask, None).result(SOON)
+    assert "its owner holds 1 of them" in pool.submit(adopt_and_ask, 0).result(SOON)
