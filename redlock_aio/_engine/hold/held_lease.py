@@ -88,7 +88,7 @@ class HeldLease(LeaseState):
         self.queue: LocalQueue = queue
         self.extension: Round | None = None  # the last one, until one succeeds
         self.kept: int = 0
-        """A bit for each master that was seen with the key, or got it again, since."""
+        """A bit for each master that has shown the key since the lease was won, or got it then."""
         self.check_at: float = math.inf
         self.checked_at: float = -math.inf
         self._lost: asyncio.Event | None = None

@@ -204,7 +204,7 @@ class AnyPermit:
 
 
 def _may_still_come(vote: object) -> bool:
-    """Return whether a master with this vote may grant a permit to the request nevertheless."""
+    """Return whether a master with this vote may have granted a permit, or may do so later."""
     # One that has timed out gets the release now: when its reply comes, the program may have ended,
     # or have asked again, behind the request.
     late = isinstance(vote, NoReply) and vote.answer is Answer.TIMED_OUT
