@@ -104,6 +104,8 @@ class Operation:
     why: str = ""
     where: str = ""
     """File and line of its first event."""
+    left_by: int = NEVER
+    """When its client began its next acquisition, without having seen its end; else `NEVER`."""
 
     @property
     def process(self) -> str:
@@ -283,6 +285,10 @@ def _read_operations(events: _Events, history: History) -> None:
                     raise HistoryError(f"{events.where}: {name} begins twice")
                 one = Operation(*name, what, at, where=events.where)
                 history.operations.append(one)
+                if what == "acquire":
+                    for left in pending.values():  # the few that were cancelled
+                        if left.client == one.client:
+                            left.left_by = min(left.left_by, at)
                 pending[name] = one
                 _apply(one, event, at_invoke)
             if how != "invoke":

@@ -34,7 +34,7 @@ from .history import NEVER, History, HistoryError, Operation
 
 LATE: Final = 1_000_000_000
 """
-How long after its process has died an operation may still reach its server, in ns.
+How long after its process has died, or has left it, an operation may reach its server, in ns.
 
 An operation whose end nobody knows has its effect by then, where a check needs to know when.
 """
@@ -116,7 +116,10 @@ def effect_by(one: Operation) -> int:
     """Return the instant by which *one* has had its effect, also if nobody knows its end."""
     if one.end != "info":
         return one.ended_at
-    return (one.invoked_at if one.ended_at == NEVER else one.ended_at) + LATE
+    # A body that is cancelled within a write records no end of it. If its event loop was blocked,
+    # it may have sent the write long after it began it, but not after its next acquisition.
+    seen = min(one.ended_at, one.left_by)
+    return (one.invoked_at if seen == NEVER else seen) + LATE
 
 
 class Around:

@@ -141,6 +141,24 @@ def test_a_value_that_a_killed_client_may_have_written_is_none(script: Script) -
     assert script.check().holds
 
 
+@pytest.mark.parametrize(
+    ("client", "next_at", "late"), [("w0/0", 5_000, 1), ("w0/0", 3_000, 0), ("w0/1", 5_000, 0)]
+)
+def test_an_update_that_was_cancelled_in_a_stall_is_late_until_the_next_acquisition(
+    script: Script, client: str, next_at: int, late: int
+) -> None:
+    """The loop was blocked from 20 on; when it ran again, it sent the value, then cancelled."""
+    script.acquire("w0/0", 9, 10, until=1_000)
+    script.increment("w0/0", 20, None)
+    script.acquire(client, next_at, next_at + 1, until=next_at + 2)
+    for began, value in ((4_500, 1), (4_600, 2), (4_980, 1)):
+        script.section("w1/0", began, began + 10)
+        script.increment("w1/0", began + 1, began + 2, value=value)
+    verdict = script.check()
+    assert len(verdict.late_updates) == late
+    assert len(verdict.checks["updates"].broken) == 1 - late
+
+
 def test_an_update_lost_to_a_late_one_is_counted_apart(script: Script) -> None:
     script.acquire("w0/0", 9, 10, until=50)
     script.increment("w0/0", 20, 81, value=1)  # its process was stopped from 20 to 80
