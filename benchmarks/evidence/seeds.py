@@ -11,9 +11,9 @@ each run takes the cell with the fewest runs so far and a new seed, and adds a l
 and how rare a failure may be that they would have shown. `--report` writes that page again.
 
 The published matrix, `benchmarks/results-faults.json`, counts as the first run of its cells. A
-section is an acquired lease. A cell with fewer than 200 in all is marked, and one with fewer than
-that a run gets longer runs. The history of a run that broke a promise, or failed, is kept in the
-folder `histories`. The exit code is 1 if a new run did either.
+section is an acquired lease. A cell with fewer than 200 in all is marked, and comes before the
+others. The history of a run that broke a promise, or failed, is kept in the folder `histories`. The
+exit code is 1 if a new run did either.
 """
 
 import argparse
@@ -41,8 +41,8 @@ MINUTES = 60.0
 FEWEST = 200
 """A cell with fewer sections says little."""
 
-LONGEST = 4.0
-"""How many times as long as usual a run of a cell with few sections may be."""
+MANY = 30
+"""The runs after which a cell with so few sections comes no more before the others."""
 
 MISSED = 0.05
 """The probability of a run of luck that is left: what "seen with 95 %" means."""
@@ -142,30 +142,25 @@ def earlier(path: Path = PUBLISHED / "results-faults.json") -> list[Run]:
 
 
 def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
-    """Return the cell with the fewest runs, and of these the fewest sections, with a new seed."""
+    """
+    Return the cell to run next, with a new seed.
+
+    Those with few sections come first, then those with the fewest runs. A cell whose runs all
+    fail is in nobody's way for long.
+    """
     mine: Mapping[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         mine[run.cell].append(run)
 
-    def done(cell: Cell) -> tuple[int, int]:
+    def done(cell: Cell) -> tuple[bool, int, int]:
         each = mine[cell.row.name, cell.contestant.name]
-        return len(each), Sum.of(each).sections
+        sections = Sum.of(each).sections
+        return sections >= FEWEST or len(each) >= MANY, len(each), sections
 
     cell = min(cells, key=done)
-    before = mine[cell.row.name, cell.contestant.name]
-    used = {run.seed for run in before}
+    used = {run.seed for run in mine[cell.row.name, cell.contestant.name]}
     seed = next(each for each in iter(lambda: secrets.randbelow(10**6), None) if each not in used)
-    return replace(cell, seed=seed, seconds=cell.row.seconds * longer(before))
-
-
-def longer(runs: Sequence[Run]) -> float:
-    """Return how many times as long as usual the next run of a cell has to be."""
-    rates = [run.sections / run.seconds for run in runs if run.seconds and not run.wrong]
-    if not rates:
-        return 1.0
-    usual = min(run.seconds for run in runs if run.seconds and not run.wrong)
-    each = usual * sum(rates) / len(rates)
-    return min(LONGEST, max(1.0, FEWEST / each)) if each else LONGEST
+    return replace(cell, seed=seed)
 
 
 def perform(cell: Cell, output: Path) -> Run:

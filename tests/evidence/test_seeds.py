@@ -11,7 +11,7 @@ from evidence.contestants import contestants
 from evidence.faults import ROWS
 from evidence.ours import COLUMNS
 from evidence.results import Entry
-from evidence.seeds import FEWEST, LONGEST, Run, Sum, following, longer, main, rate_seen, report
+from evidence.seeds import FEWEST, MANY, Run, Sum, following, main, rate_seen, report
 
 MEASURED = {"commit": "aaaa", "clean": True, "load": 0.5, "library": "1234", "judge": "5678"}
 FACTS: dict[str, object] = {
@@ -61,17 +61,22 @@ def test_each_run_of_a_cell_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("sections", "factor"), [(FEWEST, 1.0), (1_000, 1.0), (100, 2.0), (10, LONGEST), (0, LONGEST)]
+    ("sections", "wrong", "runs", "first"),
+    [
+        (FEWEST // 2, [], 2, False),
+        (FEWEST // 2 - 1, [], 2, True),
+        (FEWEST // 9, [], 9, True),
+        (FEWEST, ["it failed"], MANY - 1, True),
+        (FEWEST, ["it failed"], MANY, False),
+    ],
 )
-def test_cells_with_few_sections_get_longer_runs(sections: int, factor: float) -> None:
-    assert longer([run(sections=sections)]) == factor
-    assert following([cell()], [run(sections=sections)]).seconds == 12 * factor
-
-
-def test_the_length_of_a_run_settles_at_enough_sections() -> None:
-    # The second run was twice as long, and had twice as many sections.
-    assert longer([run(sections=100), run(sections=200, seconds=24.0)]) == 2.0
-    assert longer([]) == longer([run(wrong=["it failed"])]) == 1.0
+def test_a_cell_with_few_sections_comes_before_those_with_fewer_runs(
+    sections: int, wrong: list[str], runs: int, first: bool
+) -> None:
+    had = [run("flushed", sections=sections, wrong=wrong) for _ in range(runs)]
+    it = following([cell(), cell("flushed")], [*had, run(sections=9_000)])
+    assert it.row.name == ("flushed" if first else "no fault")
+    assert it.seconds == 0.0, "as long as the row needs"
 
 
 def test_runs_that_failed_say_nothing_and_others_add_up() -> None:
