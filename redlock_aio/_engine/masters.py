@@ -490,8 +490,8 @@ class MasterSet:
     def _is_complete(self, batch: list[Round]) -> bool:
         # The last round is the last one to be answered, except when scripts had to be sent
         # again. Testing it first spares a loop over the batch in most cases.
-        if not batch[-1].complete:
-            return False
+        if len(batch) == 1 or not batch[-1].complete:
+            return batch[-1].complete
         return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
 
     def check_open(self) -> None:

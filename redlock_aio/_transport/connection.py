@@ -301,7 +301,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += 1
-        self._unparsed += len(data)
         received: list[object] = []
         nonsense: Exception | None = None
         try:
@@ -310,8 +309,7 @@ class Connection(asyncio.Protocol):
             received.extend(iter(self._reader.gets, _NOT_ENOUGH))
         except _NONSENSE as error:
             nonsense = error
-        if received:
-            self._unparsed = 0
+        self._unparsed = 0 if received else self._unparsed + len(data)
         pending = self._pending
         number = self._number
         plain = _RARE.isdisjoint(map(type, received))

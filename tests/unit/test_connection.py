@@ -125,6 +125,19 @@ async def test_large_replies_end_nothing_below_the_bound_for_one(
     assert not transport.ended
 
 
+async def test_a_reply_without_an_end_is_ended_whatever_pieces_it_comes_in(
+    connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNPARSED", 1_000)
+    send(connection, 2)
+    connection.data_received(b"+OK\r\n$99999999\r\n" + b"x" * 900)
+    ended = []
+    for _ in range(11):
+        connection.data_received(b"x" * 100)
+        ended.append(transport.ended)
+    assert ended == [*[""] * 10, "aborted"], "what came with a whole reply is not counted"
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

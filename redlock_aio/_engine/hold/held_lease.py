@@ -22,11 +22,20 @@ from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import Permit
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.lease_state import HANDED_OVER, HELD, NEVER_STALLED, LeaseState, State
+from redlock_aio._rules.lease_state import (
+    HANDED_OVER,
+    HELD,
+    NEVER_STALLED,
+    NOTHING_DUE,
+    LeaseState,
+    State,
+)
 from redlock_aio._rules.mistakes import EventIsNoBool
 from redlock_aio._rules.quorum import LOST, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
+
+NEVER_CHECKED = -math.inf
 
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
@@ -89,8 +98,8 @@ class HeldLease(LeaseState):
         self.extension: Round | None = None  # the last one, until one succeeds
         self.kept: int = 0
         """A bit for each master that has shown the key since the lease was won, or got it then."""
-        self.check_at: float = math.inf
-        self.checked_at: float = -math.inf
+        self.check_at: float = NOTHING_DUE
+        self.checked_at: float = NEVER_CHECKED
         self._lost: asyncio.Event | None = None
         self._fingerprint = ""
 
