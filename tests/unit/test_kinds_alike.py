@@ -191,6 +191,7 @@ async def test_a_later_holder_keeps_the_lock(
 
 
 @pytest.mark.promise("S6")
+@pytest.mark.spread(2)
 @ALIKE
 @pytest.mark.parametrize("fault", [kill, hang, restart])
 @pytest.mark.parametrize(("after", "more"), [(0.2, 0), (1.0, 0), (0.2, 2)])

@@ -220,6 +220,7 @@ async def test_masters_that_refuse_their_markers_after_a_restart_stay_in_quarant
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("refused", [0.05, 0.3, 1.4, 3.7])
 async def test_a_program_whose_markers_were_refused_founds_no_new_set(

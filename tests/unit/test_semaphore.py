@@ -573,7 +573,15 @@ async def test_a_cancellation_anywhere_leaves_nothing(
 
 
 @pytest.mark.promise("S2")
-@pytest.mark.parametrize("fault", [hang, kill, restart, fail])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        hang,
+        kill,
+        pytest.param(restart, marks=pytest.mark.full),
+        pytest.param(fail, marks=pytest.mark.full),
+    ],
+)
 async def test_permits_are_used_with_two_masters_of_five_down(
     redlock: Redlock, other: Redlock, masters: Masters, fault: Callable[[Masters], None]
 ) -> None:
