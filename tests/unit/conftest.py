@@ -58,16 +58,10 @@ def young(masters: list[FakeMaster]) -> list[FakeMaster]:
 
 
 @pytest.fixture
-def nothing_stays(request: pytest.FixtureRequest) -> None:
-    """Check after an async test that no lock of either manager is left, and no waiter."""
-    if is_async_test(request.node):  # others acquire nothing
-        request.getfixturevalue("nothing_stays_on_the_masters")
-
-
-@pytest.fixture
-async def nothing_stays_on_the_masters(
+async def nothing_stays(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]
 ) -> AsyncIterator[None]:
+    """Check after the test that no lock of either manager is left, and no waiter."""
     yield
     await check_nothing_stays([redlock, other], masters)
 

@@ -450,14 +450,14 @@ async def test_a_nested_read_shares_the_lease_though_a_writer_waits(
         ({"retry": Retry()}, "retry must be None with shared=True"),
     ],
 )
-def test_options_that_readers_can_not_have(
+async def test_options_that_readers_can_not_have(
     redlock: Redlock, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         redlock.lock("r", shared=True, **options)
 
 
-def test_a_share_has_one_resource(redlock: Redlock) -> None:
+async def test_a_share_has_one_resource(redlock: Redlock) -> None:
     with pytest.raises(ValueError, match="shared=True takes one resource, not 2"):
         redlock.lock("r", "s", shared=True)
     with pytest.raises(TypeError, match="shared must be a bool, not a str"):
@@ -465,7 +465,7 @@ def test_a_share_has_one_resource(redlock: Redlock) -> None:
 
 
 @pytest.mark.parametrize("side", ["read", "write"])
-def test_the_sides_choose_what_they_are(redlock: Redlock, side: str) -> None:
+async def test_the_sides_choose_what_they_are(redlock: Redlock, side: str) -> None:
     docs = redlock.rw_lock("r", ttl=5_000)
     make: Callable[..., object] = getattr(docs, side)
     for name in ("shared", "fair"):
