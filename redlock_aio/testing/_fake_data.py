@@ -6,7 +6,7 @@ from typing import Protocol
 from redlock_aio.testing._fake_lua import Error
 
 Value = bytes | dict[bytes, float]
-"""A string, or the members of a sorted set with their scores."""
+"""A string, or the members of a sorted set with their scores, in order; it is never changed."""
 
 NEVER = float("inf")
 
@@ -107,7 +107,9 @@ class Data:
         _, until = found = self.find(key)
         members = self._members(found)
         if members.get(member) != score:
-            self.keys[key] = ({**members, member: score}, until)
+            # Sorted here and not where it is read, which happens ten times as often.
+            pairs = sorted((s, m) for m, s in {**members, member: score}.items())
+            self.keys[key] = ({m: s for s, m in pairs}, until)
             self._witness.was_changed(key)
         return int(member not in members)
 
@@ -131,8 +133,7 @@ class Data:
 
     def zall(self, key: bytes) -> dict[bytes, float]:
         """Return all members with their scores, in order."""
-        members = self._members(self._read(key))
-        return {m: score for score, m in sorted((score, m) for m, score in members.items())}
+        return self._members(self._read(key))
 
 
 def _string(found: tuple[Value | None, float]) -> bytes | None:

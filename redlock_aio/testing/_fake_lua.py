@@ -63,6 +63,7 @@ class Lua:
         self._load, self._run = runtime.execute(sandbox, self._executed)
         self._table: Callable[[object], object] = runtime.table_from
         self._scripts: dict[bytes, object] = {}
+        self._hashes: dict[bytes, bytes] = {}
         self._execute: Execute = _nothing_runs
         self._lock = threading.Lock()  # two threads may have masters in event loops of their own
 
@@ -73,12 +74,14 @@ class Lua:
         Raises:
             Error: The text is no valid Lua.
         """
-        sha = sha1(text, usedforsecurity=False).hexdigest().encode()
-        if sha not in self._scripts:
+        sha = self._hashes.get(text)
+        if sha is None:
             script, problem = self._load(text)
             if script is None:
                 problem = problem.decode(errors="replace")
                 raise Error(f"ERR Error compiling script (new function): {problem}")
+            sha = sha1(text, usedforsecurity=False).hexdigest().encode()
+            self._hashes[text] = sha
             self._scripts[sha] = script
         return sha
 

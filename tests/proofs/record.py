@@ -11,12 +11,14 @@ interpreters of Python and Lua are no inputs: a short search, which is never lef
 searches another number of states than is recorded for the same inputs.
 
     python -m pytest tests/proofs --prove        runs all searches, and writes the record
+    python -m tests.proofs.record                fails if a module's inputs have changed since
 """
 
 import ast
 import functools
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +145,11 @@ def save(record: Mapping[str, Searches], path: Path = RECORD) -> None:
     path.write_text(json.dumps(plain, indent=1) + "\n")
 
 
+def outdated(record: Mapping[str, Searches], sources: Sources) -> list[str]:
+    """Return the modules whose inputs are not the recorded ones: their long searches run again."""
+    return [name for name, known in record.items() if known.inputs != sources.inputs(name)]
+
+
 class Writer:
     """
     The plugin that writes the record at the end of a run, from the searches that have passed.
@@ -180,3 +187,18 @@ class Writer:
                     states.pop(name, None)
             record[module] = Searches(now, states)
         save(record, self._path)
+
+
+def main() -> str | None:
+    """Return what is to be said if a run would repeat long searches."""
+    changed = outdated(load(), Sources())
+    if not changed:
+        return None
+    return (
+        f"The inputs of {', '.join(changed)} have changed since they were recorded, so each full"
+        " run repeats their long searches: python -m pytest tests/proofs --prove"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -150,10 +150,20 @@ def test_a_search_is_left_out_only_while_its_inputs_are_those_with_which_it_pass
         )  # fmt: skip
         return " ".join(done.stdout.splitlines()[-1].split()[:2])
 
+    def said() -> str:
+        """Return why the record is said to be out of date; nothing if it is not."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.proofs.record"],
+            check=False, capture_output=True, text=True, cwd=tmp_path, env=environment,
+        )  # fmt: skip
+        assert done.returncode == bool(done.stderr), done.stderr
+        return done.stderr
+
     assert ends("--full", "-n0") == "1 passed"
     assert not record.exists()
     assert ends("--prove", "-n1") == "1 passed", "a worker's search is recorded, too"
     assert '"test_it_counts": 6' in record.read_text()
+    assert not said()
     assert ends("--full", "-n0") == "1 skipped"
     assert ends("--full", "-n0", f"{test}::test_it_counts") == "1 passed"
 
@@ -162,6 +172,7 @@ def test_a_search_is_left_out_only_while_its_inputs_are_those_with_which_it_pass
     script.write_text(shipped + "-- a defect\n")
     assert ends("--full", "-n0") == "1 failed"
     assert "test_it_counts" in record.read_text()
+    assert "of test_small have" in said()
     assert ends("--prove", "-n0") == "1 failed"
     assert "test_it_counts" not in record.read_text()
     script.write_text(shipped)

@@ -214,9 +214,9 @@ DEFECTS: dict[str, tuple[Sharing, str]] = {
         for name in DEFECTS
     ],
 )
-def test_a_defect_is_found(name: str) -> None:
+def test_a_defect_is_found(searched: Searched, name: str) -> None:
     model, breaks = DEFECTS[name]
-    found = search(model, MOST)
+    found = searched(model, MOST)
     assert found.broken.startswith(breaks), f"{name}: {found}"
 
 

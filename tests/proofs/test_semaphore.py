@@ -22,7 +22,7 @@ from redlock_aio._protocol.scripts import (
 )
 
 from .masters import MasterKeys, words
-from .search import Found, Model, Searched, search
+from .search import Model, Searched
 from .semaphore_model import SHIPPED, Acquiring, Design, Serving, planted, zset
 
 MOST = 300_000
@@ -302,9 +302,9 @@ FAR = {
     "name",
     [pytest.param(name, marks=[pytest.mark.full] if name in FAR else []) for name in DEFECTS],
 )
-def test_a_defect_is_found(name: str) -> None:
+def test_a_defect_is_found(searched: Searched, name: str) -> None:
     model, breaks = DEFECTS[name]
-    found: Found[Any] = search(model, MOST)
+    found = searched(model, MOST)
     assert found.broken.startswith(breaks), f"{name}: {found}"
 
 
