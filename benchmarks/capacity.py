@@ -97,7 +97,7 @@ class Plan:
     @classmethod
     def of(cls, *, quick: bool) -> "Plan":
         if quick:
-            return cls(0.5, 100, 40, 10, 20, 100, (1, 2))
+            return cls(0.5, 100, 40, 10, 20, 100, (2,))
         return cls(5.0, 400, 3_200, 160, 1_000, 2_000, PROCESSES)
 
 

