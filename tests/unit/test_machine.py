@@ -42,7 +42,7 @@ from . import kit
 pytestmark = [pytest.mark.promise(f"S{number}") for number in (1, 2, 3, 4, 7)]
 pytestmark.append(pytest.mark.timeout(1_800))
 
-EXAMPLES = 100 if "REDLOCK_AIO_FULL" in os.environ else 18
+EXAMPLES = 100 if "REDLOCK_AIO_FULL" in os.environ else 10
 LATENCY = kit.LATENCY
 SLOW = 0.2
 TTLS = (100, 1_000, 10_000)

@@ -121,6 +121,7 @@ async def test_readers_in_the_middle_are_let_in_when_the_writer_before_them_give
     await asyncio.gather(writing, first, writer)
 
 
+@pytest.mark.full
 async def test_a_hundred_readers_are_let_in_together(redlock: Redlock, other: Redlock) -> None:
     writing = asyncio.create_task(kit.acquired_at(redlock, retry=None, hold=1.0, **WRITES))
     await asyncio.sleep(0.05)

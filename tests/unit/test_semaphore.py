@@ -371,7 +371,10 @@ async def test_at_most_so_many_hold(redlock: Redlock, other: Redlock, wait: int)
 @pytest.mark.promise("S8")
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("fencing", [False, True])
-@pytest.mark.parametrize(("clients", "permits"), [(10, 5), (5, 5), (12, 3), (30, 10)])
+@pytest.mark.parametrize(
+    ("clients", "permits"),
+    [(10, 5), (5, 5), (12, 3), pytest.param(30, 10, marks=pytest.mark.full)],
+)
 @pytest.mark.seeds(1, full=5)
 async def test_clients_that_come_at_once_get_all_free_permits_soon(
     clients: int, permits: int, seed: int, fencing: bool
@@ -432,6 +435,7 @@ async def test_waiters_of_one_permit_get_it_in_their_order(
     assert times[-1] - times[0] < 7 * 0.0125
 
 
+@pytest.mark.full
 @pytest.mark.promise("S8")
 async def test_nobody_is_passed_by_one_that_has_waited_less_than_half_as_long(
     redlock: Redlock, other: Redlock
@@ -577,7 +581,7 @@ async def test_a_cancellation_anywhere_leaves_nothing(
     "fault",
     [
         hang,
-        kill,
+        pytest.param(kill, marks=pytest.mark.full),
         pytest.param(restart, marks=pytest.mark.full),
         pytest.param(fail, marks=pytest.mark.full),
     ],
@@ -668,6 +672,7 @@ class Crew:
                 self.holders.remove(number)
 
 
+@pytest.mark.full
 @pytest.mark.promise("S1", "S8")
 async def test_a_hundred_tasks_of_one_process(redlock: Redlock, masters: Masters) -> None:
     crew, began = Crew(10), now()
@@ -753,6 +758,7 @@ async def test_hold_at_least_limits_the_rate(
     assert used >= (40 if clients == 3 else 54), "of 60"
 
 
+@pytest.mark.full
 @pytest.mark.promise("S8")
 async def test_nobody_starves_where_permits_end_by_their_ttl(
     redlock: Redlock, other: Redlock
