@@ -1,5 +1,6 @@
 """What `redlock_aio.contrib` answers to requests that get no lock, in each web framework."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
@@ -13,20 +14,24 @@ class WebAnswer(NamedTuple):
     headers: dict[str, str]
 
 
-def answers(busy_for: int, unavailable_for: int) -> dict[type[LockNotAcquiredError], WebAnswer]:
+def answers(busy_for: int, unavailable_for: int) -> Callable[[LockNotAcquiredError], WebAnswer]:
     """
-    Return the answer for each class of errors: 409 and 503, with a ``Retry-After``.
+    Return what chooses the answer to an error: 409, 429 or 503, with a ``Retry-After``.
 
     Raises:
         TypeError, ValueError: An argument is no number of whole seconds.
     """
-    busy, away = {"detail": "it is being worked on"}, {"detail": "locks are not available"}
-    return {
-        LockNotAcquiredError: WebAnswer(409, busy, _after(busy_for, name="busy_for")),
-        QuorumUnavailableError: WebAnswer(
-            503, away, _after(unavailable_for, name="unavailable_for")
-        ),
-    }
+    soon, later = _after(busy_for, name="busy_for"), _after(unavailable_for, name="unavailable_for")
+    held = WebAnswer(409, {"detail": "it is being worked on"}, soon)
+    full = WebAnswer(429, {"detail": "as many as may be are being worked on"}, soon)
+    away = WebAnswer(503, {"detail": "locks are not available"}, later)
+
+    def answer(error: LockNotAcquiredError) -> WebAnswer:
+        if isinstance(error, QuorumUnavailableError):
+            return away
+        return held if error.permits is None else full
+
+    return answer
 
 
 def _after(seconds: int, *, name: str) -> dict[str, str]:

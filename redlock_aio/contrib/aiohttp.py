@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import LockNotAcquiredError, Redlock
 from redlock_aio.contrib._answers import answers, manager
 
 __all__ = ("REDLOCK", "cleanup_ctx", "lock_errors")
@@ -43,21 +43,22 @@ def cleanup_ctx(redlock: Redlock) -> Callable[[web.Application], AsyncIterator[N
 
 def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
     """
-    Return a middleware: 409 if others hold the lock, 503 if too few masters answer.
+    Return a middleware: 409 if others hold the lock, 429 if others have all permits.
 
-    Both answers have a ``Retry-After``, and name neither resources nor masters. A
-    `LockLostError` is left to the app: the work may be half done, so the answer is a 500. So is
-    each error of a handler that has begun its response: aiohttp closes the connection then.
+    If too few masters answer, it is 503. All answers have a ``Retry-After``, and name neither
+    resources nor masters. A `LockLostError` is left to the app: the work may be half done, so the
+    answer is a 500. So is each error of a handler that has begun its response: aiohttp closes the
+    connection then.
 
     Args:
-        busy_for: The seconds after which to try again if others hold the lock.
+        busy_for: The seconds after which to try again if others hold the lock or have all permits.
 
         unavailable_for: The seconds after which to try again if too few masters answer.
 
     Raises:
         TypeError, ValueError: An argument is no number of whole seconds.
     """
-    given = answers(busy_for, unavailable_for)
+    answer = answers(busy_for, unavailable_for)
 
     @web.middleware
     async def respond(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -67,9 +68,8 @@ def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
             # Another response would become a part of the body that the client is reading.
             if _has_begun(request):
                 raise
-            away = isinstance(error, QuorumUnavailableError)
-            answer = given[QuorumUnavailableError if away else LockNotAcquiredError]
-        return web.json_response(answer.content, status=answer.status, headers=answer.headers)
+            found = answer(error)
+        return web.json_response(found.content, status=found.status, headers=found.headers)
 
     return respond
 

@@ -16,8 +16,8 @@ from fastapi import Depends, params
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from redlock_aio import Lease, Redlock
-from redlock_aio.contrib._answers import WebAnswer, answers, manager
+from redlock_aio import Lease, LockNotAcquiredError, Redlock
+from redlock_aio.contrib._answers import answers, manager
 
 __all__ = ("error_handlers", "lifespan", "lock_of")
 
@@ -89,28 +89,27 @@ def error_handlers(
     *, busy_for: int = 1, unavailable_for: int = 5
 ) -> dict[int | type[Exception], Handler]:
     """
-    Return exception handlers: 409 if others hold the lock, 503 if too few masters answer.
+    Return exception handlers: 409 if others hold the lock, 429 if others have all permits.
 
-    Both answers have a ``Retry-After``, and name neither resources nor masters. A
-    `LockLostError` is left to the app: the work may be half done, so the answer is a 500.
+    If too few masters answer, it is 503. All answers have a ``Retry-After``, and name neither
+    resources nor masters. A `LockLostError` is left to the app: the work may be half done, so the
+    answer is a 500.
 
     Args:
-        busy_for: The seconds after which to try again if others hold the lock.
+        busy_for: The seconds after which to try again if others hold the lock or have all permits.
 
         unavailable_for: The seconds after which to try again if too few masters answer.
 
     Raises:
         TypeError, ValueError: An argument is no number of whole seconds.
     """
+    answer = answers(busy_for, unavailable_for)
 
-    def handler(answer: WebAnswer) -> Handler:
-        async def handle(_request: Request, _error: Any) -> Response:
-            return JSONResponse(answer.content, answer.status, answer.headers)
+    async def handle(_request: Request, error: LockNotAcquiredError) -> Response:
+        found = answer(error)
+        return JSONResponse(found.content, found.status, found.headers)
 
-        return handle
-
-    given = answers(busy_for, unavailable_for)
-    return {kind: handler(answer) for kind, answer in given.items()}
+    return {LockNotAcquiredError: handle}
 
 
 def _named(name: Name) -> Callable[..., Awaitable[str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import pytest
@@ -10,11 +11,11 @@ from aiohttp.test_utils import make_mocked_request
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
-from redlock_aio import Lease, Redlock, sync
+from redlock_aio import Lease, Lock, Redlock, Semaphore, sync
 from redlock_aio.contrib import aiohttp as for_aiohttp, fastapi as for_fastapi
 from redlock_aio.testing import FakeMaster
 
-from .kit import check_freed, delete, hang, locks, occupy
+from .kit import check_freed, delete, hang, locks
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ async def test_as_many_requests_are_served_at_once_as_there_are_permits(redlock:
     transport = ASGITransport(app)
     async with redlock, AsyncClient(transport=transport, base_url="http://x") as client:
         served = await asyncio.gather(*(client.post("/") for _ in range(3)))
-        assert sorted(answer.status_code for answer in served) == [200, 200, 409]
+        assert sorted(answer.status_code for answer in served) == [200, 200, 429]
         assert {answer.json() for answer in served if answer.status_code == 200} == {0, 1}
         assert (await client.post("/")).status_code == 200
 
@@ -200,25 +201,32 @@ async def test_an_aiohttp_app_opens_and_closes_the_manager(redlock: Redlock) -> 
     assert repr(redlock) == "<Redlock 5 masters, closed>"
 
 
-@pytest.mark.parametrize("unavailable", [False, True])
+@pytest.mark.parametrize(
+    ("case", "status", "after"), [("held", 409, "7"), ("full", 429, "7"), ("away", 503, "8")]
+)
 async def test_the_middleware_of_aiohttp_answers_for_locks(
-    redlock: Redlock, masters: list[FakeMaster], unavailable: bool
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], case: str, status: int, after: str
 ) -> None:
+    def wanted(manager: Redlock) -> Lock | Semaphore:
+        if case == "full":
+            return manager.semaphore("r", permits=2, wait=0)
+        return manager.lock("r", wait=0)
+
     async def handler(_request: web.Request) -> web.StreamResponse:
-        async with redlock.lock("r", wait=0):
+        async with wanted(redlock):
             return web.Response()
 
     respond: Any = for_aiohttp.lock_errors(busy_for=7, unavailable_for=8)
     request = make_mocked_request("GET", "/")
-    async with redlock:
+    async with redlock, other, AsyncExitStack() as held:
         assert (await respond(request, handler)).status == 200
-        if unavailable:
+        if case == "away":
             hang(masters)
         else:
-            occupy(masters)
+            for _ in range(2 if case == "full" else 1):
+                await held.enter_async_context(wanted(other))
         response = await respond(request, handler)
-    assert response.status == (503 if unavailable else 409)
-    assert response.headers["Retry-After"] == ("8" if unavailable else "7")
+    assert (response.status, response.headers["Retry-After"]) == (status, after)
     assert b"m0" not in response.body
 
 
