@@ -139,6 +139,8 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
     one that it does not take goes to the first of its own queue, as one that ends by itself. So
     does one for which a waiter was called that has died: it is acquired long after its release. And
     a waiter that was called for one waits no more for the other one, though it hears of it later.
+    The release of one permit also calls the next waiter for another that is free, if nobody was
+    called for that, or only one that has died.
 
     Args:
         group: The acquisitions of the semaphore, in the order of their end.
@@ -175,7 +177,8 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
         if other is None or not other.released:
             return True
         freed = min(other.ends)
-        return not freed <= one.ended_at <= waiter.ended_at <= freed + slack
+        called = max(freed, min(holder.ends))
+        return not freed <= one.ended_at <= waiter.ended_at <= called + slack
 
     return tells
 

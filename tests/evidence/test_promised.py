@@ -204,13 +204,23 @@ def test_a_permit_that_nobody_took_for_long_was_not_handed_over(
 @pytest.mark.parametrize(
     ("freed", "how", "served", "found"),
     [
-        (1_400, "release", 1_510, 1),
+        (1_400, "release", 1_510, 0),
+        (1_400, "release", 1_545, 1),
         (1_480, "release", 1_510, 0),
+        (1_495, "release", 1_543, 0),
         (1_506, "release", 1_510, 1),
         (1_480, "release", 1_545, 1),
         (1_480, "lost", 1_510, 1),
     ],
-    ids=["free for long", "called for it", "released later", "heard too late", "not released"],
+    ids=[
+        "free for long, called with it",
+        "free for long, not called",
+        "called for it",
+        "called for it later",
+        "released later",
+        "heard too late",
+        "not released",
+    ],
 )
 def test_a_waiter_that_is_called_for_one_permit_is_not_passed_for_another(
     script: Script, freed: float, how: str, served: float, found: int
