@@ -140,7 +140,7 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
     does one for which a waiter was called that has died: it is acquired long after its release. And
     a waiter that was called for one waits no more for the other one, though it hears of it later.
     The release of one permit also calls the next waiter for another that is free, if nobody was
-    called for that, or only one that has died.
+    called for that, because it has ended by itself, or only one that has died.
 
     Args:
         group: The acquisitions of the semaphore, in the order of their end.
@@ -174,11 +174,13 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
         if any(other.invoked_at < one.invoked_at for other in served[first:last]):
             return False
         other = before(waiter) if waiter.end == "ok" else None
-        if other is None or not other.released:
+        if other is None:
             return True
-        freed = min(other.ends)
-        called = max(freed, min(holder.ends))
-        return not freed <= one.ended_at <= waiter.ended_at <= called + slack
+        handed = min(holder.ends)
+        freed = min([*other.ends, max(until for _, until in other.promises)])
+        if freed > handed and not other.released:
+            return True  # nobody is called for a permit that ends by itself
+        return not freed <= one.ended_at <= waiter.ended_at <= max(freed, handed) + slack
 
     return tells
 

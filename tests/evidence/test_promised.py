@@ -210,7 +210,11 @@ def test_a_permit_that_nobody_took_for_long_was_not_handed_over(
         (1_495, "release", 1_543, 0),
         (1_506, "release", 1_510, 1),
         (1_480, "release", 1_545, 1),
-        (1_480, "lost", 1_510, 1),
+        (1_480, "lost", 1_510, 0),
+        (1_480, "lost", 1_541, 1),
+        (1_495, "lost", 1_510, 1),
+        (1_485, "expires", 1_510, 0),
+        (1_495, "expires", 1_510, 1),
     ],
     ids=[
         "free for long, called with it",
@@ -219,7 +223,11 @@ def test_a_permit_that_nobody_took_for_long_was_not_handed_over(
         "called for it later",
         "released later",
         "heard too late",
-        "not released",
+        "lost before",
+        "lost before, not called",
+        "lost later",
+        "expired before",
+        "expires later",
     ],
 )
 def test_a_waiter_that_is_called_for_one_permit_is_not_passed_for_another(
@@ -227,10 +235,13 @@ def test_a_waiter_that_is_called_for_one_permit_is_not_passed_for_another(
 ) -> None:
     script.meta["overtaken_within"] = 0.05
     first = script.acquire("w2/0", 1, 2, permits=2, permit=0, until=1_500)
-    other = script.acquire("w2/1", 1, 3, permits=2, permit=1, until=1_600)
+    until = freed if how == "expires" else 1_600
+    other = script.acquire("w2/1", 1, 3, permits=2, permit=1, until=until)
     script.release("w2/0", 1_490, 1_491, lease=first)
-    why = {} if how == "release" else {"end": "fail", "why": "LockNotHeldError"}
-    script.release("w2/1", freed, freed + 1, lease=other, **why)
+    if how == "release":
+        script.release("w2/1", freed, freed + 1, lease=other)
+    elif how == "lost":
+        script.release("w2/1", freed, freed + 1, lease=other, end="fail", why="LockNotHeldError")
     script.acquire("w0/0", 1_000, served, permits=2, permit=1, until=served + 1)
     script.acquire("w1/0", 1_450, 1_505, permits=2, permit=0, until=1_506)
     assert len(script.check().checks["order"].broken) == found
