@@ -156,13 +156,14 @@ def test_publishing_the_measured_figures_again_changes_nothing(
 
 def test_the_speed_page_opens_with_hand_overs_that_were_measured(root: Path) -> None:
     page = (root / "docs" / "explanation" / "speed.md").read_text()
-    assert "about 2 ms after its release, where locks that ask again and again need 50 ms" in page
     measured = {
         row[0].strip("*"): float(row[2].removesuffix(" ms"))
         for row in rows(between(page, "handover"))
     }
-    assert 1.5 < measured["redlock_aio on five"] < 2.5
-    assert 45 < measured["redis-py's Lock on one"] < 60
+    ours = measured["redlock_aio on five"]
+    least, most = sorted(round(measured[name]) for name in measured if "redlock_aio" not in name)
+    assert f"{ours:.1f} ms after its release in the median, where locks" in page
+    assert f"locks that ask again and again need {least} to {most} ms." in page
 
 
 def test_its_sentence_about_speed_holds_in_each_of_ten_runs(readme: str, root: Path) -> None:
