@@ -139,8 +139,8 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
     one that it does not take goes to the first of its own queue, as one that ends by itself. So
     does one for which a waiter was called that has died: it is acquired long after its release. And
     a waiter that was called for one waits no more for the other one, though it hears of it later.
-    The release of one permit also calls the next waiter for another that is free, if nobody was
-    called for that, because it has ended by itself, or only one that has died.
+    The release of one permit also calls the first waiter for another one that is free, where nobody
+    who lives was called: that permit has ended by itself, or the one that was called has died.
 
     Args:
         group: The acquisitions of the semaphore, in the order of their end.
@@ -177,7 +177,8 @@ def handed_to_those_who_wait(leases: Leases, group: Sequence[Operation], slack: 
         if other is None:
             return True
         handed = min(holder.ends)
-        freed = min([*other.ends, max(until for _, until in other.promises)])
+        promised = max((until for _, until in other.promises), default=other.began_at)
+        freed = min([*other.ends, promised])
         if freed > handed and not other.released:
             return True  # nobody is called for a permit that ends by itself
         return not freed <= one.ended_at <= waiter.ended_at <= max(freed, handed) + slack

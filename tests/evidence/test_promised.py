@@ -247,6 +247,18 @@ def test_a_waiter_that_is_called_for_one_permit_is_not_passed_for_another(
     assert len(script.check().checks["order"].broken) == found
 
 
+def test_a_permit_that_was_released_by_force_as_it_was_acquired_was_free(script: Script) -> None:
+    """Nothing is promised of the lease that had it."""
+    script.meta["overtaken_within"] = 0.05
+    first = script.acquire("w2/0", 1, 2, permits=2, permit=0, until=1_500)
+    script.acquire("w2/1", 1, 3, permits=2, permit=1, until=9_000)
+    script.force_release("w3/0", 2, 4, permit=1)
+    script.release("w2/0", 1_490, 1_491, lease=first)
+    script.acquire("w0/0", 1_000, 1_510, permits=2, permit=1, until=1_511)
+    script.acquire("w1/0", 1_450, 1_505, permits=2, permit=0, until=1_506)
+    assert not script.check().checks["order"].broken
+
+
 def test_a_waiter_for_a_permit_that_lost_its_place_hides_no_other(script: Script) -> None:
     script.meta["overtaken_within"] = 0.05
     script.reach("w0", 0)
