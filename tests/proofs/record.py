@@ -175,8 +175,11 @@ class Writer:
 
     def pytest_sessionfinish(self) -> None:
         """Write the record; without what was searched while a file was changed."""
-        record = load(self._path)
-        for module in {*record, *self._passed}:
+        # What did not run keeps its old hash, by which `outdated` finds it.
+        record = {
+            name: known for name, known in load(self._path).items() if self._sources.files(name)
+        }
+        for module in {*self._passed, *(module for module, _ in self._failed)}:
             now = self._sources.inputs(module)
             before = record.get(module)
             states = dict(before.states) if before is not None and before.inputs == now else {}

@@ -177,3 +177,13 @@ def test_a_search_is_left_out_only_while_its_inputs_are_those_with_which_it_pass
     assert "test_it_counts" not in record.read_text()
     script.write_text(shipped)
     assert ends("--full", "-n0") == "1 passed"
+
+    other = test.with_name("test_other.py")
+    other.write_text(SMALL)
+    assert ends("--prove", "-n0") == "2 passed"
+    script.write_text(shipped + "-- no defe\n")
+    assert ends("--prove", "-n0", str(other)) == "1 passed"
+    assert "of test_small have" in said(), "it is not forgotten, though it did not run"
+    test.unlink()
+    assert ends("--prove", "-n0", str(other)) == "1 passed"
+    assert not said()
