@@ -23,7 +23,7 @@ def answers(busy_for: int, unavailable_for: int) -> Callable[[LockNotAcquiredErr
     """
     soon, later = _after(busy_for, name="busy_for"), _after(unavailable_for, name="unavailable_for")
     held = WebAnswer(409, {"detail": "it is being worked on"}, soon)
-    full = WebAnswer(429, {"detail": "as many as may be are being worked on"}, soon)
+    full = WebAnswer(429, {"detail": "too many requests are being worked on"}, soon)
     away = WebAnswer(503, {"detail": "locks are not available"}, later)
 
     def answer(error: LockNotAcquiredError) -> WebAnswer:

@@ -43,12 +43,13 @@ def cleanup_ctx(redlock: Redlock) -> Callable[[web.Application], AsyncIterator[N
 
 def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
     """
-    Return a middleware: 409 if others hold the lock, 429 if others have all permits.
+    Return a middleware, which answers 409, 429 or 503 to requests that get no lock.
 
-    If too few masters answer, it is 503. All answers have a ``Retry-After``, and name neither
-    resources nor masters. A `LockLostError` is left to the app: the work may be half done, so the
-    answer is a 500. So is each error of a handler that has begun its response: aiohttp closes the
-    connection then.
+    It is 409 if others hold the lock, 429 if others have all permits of a semaphore, and 503 if
+    too few masters answer. All answers have a ``Retry-After``, and name neither resources nor
+    masters. A `LockLostError` is left to the app: the work may be half done, so the answer is a
+    500. So is each error of a handler that has begun its
+    response: aiohttp closes the connection then.
 
     Args:
         busy_for: The seconds after which to try again if others hold the lock or have all permits.

@@ -89,11 +89,12 @@ def error_handlers(
     *, busy_for: int = 1, unavailable_for: int = 5
 ) -> dict[int | type[Exception], Handler]:
     """
-    Return exception handlers: 409 if others hold the lock, 429 if others have all permits.
+    Return exception handlers, which answer 409, 429 or 503 to requests that get no lock.
 
-    If too few masters answer, it is 503. All answers have a ``Retry-After``, and name neither
-    resources nor masters. A `LockLostError` is left to the app: the work may be half done, so the
-    answer is a 500.
+    It is 409 if others hold the lock, 429 if others have all permits of a semaphore, and 503 if
+    too few masters answer. All answers have a ``Retry-After``, and name neither resources nor
+    masters. A `LockLostError` is left to the app: the work may be half done, so the answer is a
+    500.
 
     Args:
         busy_for: The seconds after which to try again if others hold the lock or have all permits.
