@@ -21,7 +21,8 @@ any moment.
 - Other clients get the lock on single masters, never on a majority (*others* times).
 - A holder lifts the counters to one that it has seen (*lifts* times), and restores the
   lock. A lift may come after its round is over, as a raise may; the lock is restored at
-  any time after an extension, up to the ceiling of the last majority.
+  any time after an extension, with *checks* also before it, up to the ceiling of the last
+  majority.
 
 Three reductions of the states lose nothing. Masters are alike, so their columns are
 sorted. An attempt, and a round, begins with its first reply: an earlier begin would
@@ -115,6 +116,8 @@ class Fencing:
 
         lifts: How often the holder may lift the counters.
 
+        checks: Whether a check of the key restores it, too, before the first extension.
+
         until_released: Whether a lock ends only by its release.
 
         looked_for: The properties that are checked.
@@ -131,6 +134,7 @@ class Fencing:
         others: int = 0,
         extensions: int = 0,
         lifts: int = 0,
+        checks: bool = False,
         until_released: bool = False,
         looked_for: tuple[str, ...] = PROPERTIES,
     ) -> None:
@@ -142,6 +146,7 @@ class Fencing:
         self._budget = (forgetful, others)
         self._extensions = extensions
         self._lifts = lifts
+        self._checks = checks
         self._until_released = until_released
         self._looked_for = looked_for
         # The first client makes two attempts where the defect concerns both.
@@ -356,9 +361,11 @@ class Fencing:
         status, fence, _, raises, extensions, lifts = attempt
         left, got, answer, releasing = sides[a]
         owner = self._owners[a]
-        # After an extension or a lift the lock is restored where it is free; that never counts.
+        # The shipped code restores the lock, where it is free, only when a majority has it: after a
+        # check, an extension or a lift. Here it need not have it any more; that never counts.
         previous = holder if self._until_released else NOBODY
-        for ceiling in {0, lifts[0]} if extensions else {lifts[0]} if lifts[0] else ():
+        confirmed = extensions or self._checks
+        for ceiling in {0, lifts[0]} if confirmed else {lifts[0]} if lifts[0] else ():
             reply, now_holder, value = _restored(previous, counter, owner, fence, ceiling)
             if reply and (now_holder, value) != (holder, counter):
                 after = _side(column, a, sides[a], now_holder, value)

@@ -33,6 +33,24 @@ SETTINGS: dict[str, tuple[Fencing, int]] = {
     "two extensions": (Fencing((1, 1, 1), (1, 1), extensions=2), 12_000),
     "extensions, duplicates": (Fencing((1, 1, 1), (1, 1), copies=(2, 1), extensions=1), 170_000),
     "a master loses its keys": (Fencing((5, 5, 5), (1, 1), forgetful=1), 1_500),
+    "checks": (Fencing((1, 1, 1), (1, 1), extensions=1, checks=True), 30_000),
+    "checks, counters that differ": (
+        Fencing((1, 2, 3), (2, 2), extensions=1, checks=True),
+        90_000,
+    ),
+    "checks, other clients": (
+        Fencing((1, 1, 1), (1, 1), extensions=1, checks=True, others=1),
+        MOST,
+    ),
+    "checks, a master loses its keys": (
+        Fencing((5, 5, 5), (1, 1), extensions=1, checks=True, forgetful=1),
+        150_000,
+    ),
+    "checks, duplicates": (
+        Fencing((1, 1, 1), (1, 1), extensions=1, checks=True, copies=(2, 1)),
+        MOST,
+    ),
+    "checks, lifts": (Fencing((1, 1, 1), (1, 1), extensions=1, checks=True, lifts=1), MOST),
     "lifts": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=2), 15_000),
     "lifts, and an extension more": (Fencing((1, 1, 1), (1, 1), extensions=2, lifts=1), MOST),
     "lifts, other clients": (Fencing((1, 1, 1), (1, 1), extensions=1, lifts=1, others=1), 100_000),
@@ -85,7 +103,7 @@ EXCLUDING = {
 @pytest.mark.promise("S1")
 def test_leases_exclude_each_other_where_locks_are_restored(searched: Searched) -> None:
     """Search a model in which failed attempts release masters whose counters they raised."""
-    model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, until_released=True)
+    model = Fencing((1, 1, 1), (1, 1, 1), extensions=1, lifts=1, checks=True, until_released=True)
     found = searched(model, MOST)
     assert not found.broken, str(found)
     assert found.complete
@@ -121,7 +139,7 @@ THREE = setting((1, 1, 1), (1, 1))
 EXTENDED = setting((1, 1, 1), (1, 1), extensions=1)
 FORGOTTEN = setting((5, 5, 5), (1, 1), forgetful=1)
 LIFTED = setting((1, 1, 1), (1, 1), extensions=1, lifts=1)
-RESTORED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=2)
+RESTORED = setting((5, 5, 5), (1, 1), forgetful=1, extensions=1, checks=True)
 RELEASED = setting((1, 1, 1), (1, 1, 1), until_released=True)
 BOTH = setting((1, 1, 1), (1, 1), forgetful=1, until_released=True)
 

@@ -272,7 +272,7 @@ async def test_an_adoption_fails_when_the_lease_is_over(
 async def test_a_master_that_was_away_is_freed_of_the_old_value(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]
 ) -> None:
-    """The next extension sets the new value on that master."""
+    """Once the old value is gone, a check of the key sets the new one on that master."""
     exported = (await redlock.lock("r", ttl=60_000).acquire()).export()
     before(
         masters[0], ADOPT, masters[0].cut
@@ -280,10 +280,6 @@ async def test_a_master_that_was_away_is_freed_of_the_old_value(
     break_connection(there, 1)
     adopted = await there.adopt(exported, auto_extend=False)
     await asyncio.sleep(1)
-    assert masters[0].keys == {"r": adopted.token}
-    assert masters[1].keys == {}
-    await adopted.extend()
-    await asyncio.sleep(0.1)
     assert keys(masters) == [{"r": adopted.token}] * 5
     await adopted.release()
 

@@ -225,6 +225,41 @@ async def test_no_lease_that_was_won_after_a_wait_ends_with_a_minority(
         await (await each).release()
 
 
+@pytest.mark.spread(3)
+@ALIKE
+@pytest.mark.promise("S6")
+@pytest.mark.parametrize("fault", [kill, hang, restart])
+@pytest.mark.parametrize("why", ["held", "down", "slow"])
+async def test_no_lease_of_a_bare_majority_ends_with_one_master_more(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    kind: str,
+    fault: Callable[[Iterable[FakeMaster]], None],
+    why: str,
+) -> None:
+    """The two masters that did not grant it get the key long before the first extension."""
+    await warm(redlock)
+    if why == "held":
+        occupy(masters[3:], key_of(kind), ttl=50)
+    elif why == "down":
+        kill(masters[3:])
+    else:
+        slow(masters[3:], 0.2)
+    lease = await KINDS[kind](redlock, ttl=10_000).acquire()
+    if why == "down":
+        restart(masters[3:])
+    slow(masters[3:], 0.001)
+    await asyncio.sleep(0.3)
+    fault(masters[:1])
+    await asyncio.sleep(30)
+    assert lease.valid
+    resume(masters)
+    masters[0]._alive = True
+    await lease.release()
+    await settle(masters, 15)
+    assert not remaining_keys(masters, counters=False)
+
+
 # A first request that is answered after the timeout.
 
 

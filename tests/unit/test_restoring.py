@@ -262,6 +262,23 @@ async def test_without_extensions_nothing_is_restored(redlock: Redlock, masters:
 
 
 @BOTH
+@pytest.mark.promise("S3")
+async def test_a_key_that_a_check_restores_ends_with_the_lease(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """If its holder dies, others need not wait longer there than on the other masters."""
+    masters[0].kill()
+    async with redlock:
+        lease = await redlock.lock("r", ttl=10_000, auto_extend=False).acquire()
+        await asyncio.sleep(6)
+        masters[0].restart()
+        await asyncio.sleep(2)
+        assert has_lock(masters, lease) == [True] * 5
+        assert lease.remaining - 10 < masters[0].pttl("r") <= lease.remaining + 10
+        await lease.release()
+
+
+@BOTH
 async def test_a_master_that_refuses_gets_the_key_later(redlock: Redlock, masters: Masters) -> None:
     async with redlock, redlock.lock("r", ttl=3000) as lease:
         masters[0].flush()

@@ -35,8 +35,6 @@ from redlock_aio._rules.quorum import LOST, WON
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
 
-NEVER_CHECKED = -math.inf
-
 Sharer: TypeAlias = "weakref.ref[asyncio.Task[object]] | None"
 """A task that shares a lease; a weak reference, which does not keep its frames alive."""
 
@@ -99,7 +97,7 @@ class HeldLease(LeaseState):
         self.kept: int = 0
         """A bit for each master that has shown the key since the lease was won, or got it then."""
         self.check_at: float = NOTHING_DUE
-        self.checked_at: float = NEVER_CHECKED
+        self.checked_at: float = -math.inf
         self._lost: asyncio.Event | None = None
         self._fingerprint = ""
 

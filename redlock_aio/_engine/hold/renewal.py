@@ -15,6 +15,7 @@ from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.quorum import LOST, NOT_YET, OK, WON, Answer, Outcome, Vote
 
@@ -42,12 +43,9 @@ class KeyCheck(Round):
 
     Not a `Query`: a revocation ends the lease only after its reply is counted, so that the loss
     names the vote of that master too, and whatever the verdict of the round is.
-
-    Args:
-        restores: Whether masters get the key that lack it, and have not granted it.
     """
 
-    __slots__ = ("_cause", "_masters", "_on_lost", "_restores", "hold")
+    __slots__ = ("_cause", "_masters", "_on_lost", "hold")
     classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(
@@ -55,13 +53,10 @@ class KeyCheck(Round):
         masters: MasterSet,
         hold: HeldLease,
         on_lost: Callable[[HeldLease, Loss], None],
-        *,
-        restores: bool,
     ) -> None:
         super().__init__(masters.links, hold.claim.key.look(hold.claim.token))
         self._masters = masters
         self._on_lost = on_lost
-        self._restores = restores
         self.hold = hold
         self._cause = LossCause.KEY_GONE
 
@@ -128,8 +123,16 @@ class KeyCheck(Round):
             self._restore(master, reply)
 
     def _restore(self, master: int, reply: object) -> None:
-        """Set the key on a master without it, where its own grant was not needed."""
-        if self._restores and reply == 0 and not self._has_granted(master):
+        """
+        Set the key on a master that lacks it and has not granted it.
+
+        Such a master refused the lock, which another client had there for a moment; or was away;
+        or was not asked, because a waiter wins with the first masters that wake it. Until the first
+        extension, which comes after a third of the ttl, one more master that fails would cost the
+        lease. A master that has granted the key may have lost it to a forced release, so only an
+        extension decides about that one.
+        """
+        if reply == 0 and not self._has_granted(master):
             Restoration(self._masters, self.hold, tries=REPEATS).send_to(master)
 
 
@@ -368,12 +371,16 @@ class Restoration:
 
     def send_to(self, master: int) -> None:
         masters, hold = self._masters, self._hold
-        if not hold.valid(masters.clock()):
+        now = masters.clock()
+        if not hold.valid(now):
             return
+        # Not for the full ttl: if the holder ends before its next extension, this master is free
+        # when the others are.
+        left = timing.remaining(hold.deadline, now)
         # `send` of a link writes at once, the rounds of this turn of the loop are written at its
         # end. Without this line the restoration would overtake them.
         masters.flush()  # behind all earlier requests
-        request = Request(hold.claim.restoration(hold.ttl, self._ceiling), self._on_reply)
+        request = Request(hold.claim.restoration(max(left, 1), self._ceiling), self._on_reply)
         if masters.links[master].send(request.payload, (request,)) is None:
             hold.claim.unsent &= ~(1 << master)
 

@@ -30,7 +30,7 @@ from operator import attrgetter
 from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim, take_back
-from redlock_aio._engine.hold.held_lease import NEVER_CHECKED, HeldLease, Sharer, task_ref
+from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, keep, send_together
 from redlock_aio._engine.masters import MasterSet, Query
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
@@ -395,15 +395,11 @@ class Watchdog:
         send_together(self.masters, together)
 
     def _check(self, hold: HeldLease, now: float) -> None:
-        # A waiter wins with the first masters that wake it, and asks the others no more. Those that
-        # are farther away lack the key then, and until the first extension, which comes after a
-        # third of the ttl, one more master that fails would cost the lease.
-        restores = bool(hold.claim.member) and hold.checked_at == NEVER_CHECKED
         # Set before the check is sent: a change that is pushed from now on needs another check.
         hold.check_at = NOTHING_DUE
         hold.checked_at = now
         self._agenda.put(hold, now)
-        self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose, restores=restores))
+        self.masters.send_and_watch(KeyCheck(self.masters, hold, self.lose))
 
     def renew(self, hold: HeldLease, ttl: int, now: float) -> Renewal:
         renewal = self._begin(hold, ttl, now)
