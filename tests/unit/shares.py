@@ -147,7 +147,7 @@ class Model:
             self.shares.clear()  # R3
         self._join(token, ttl)
 
-    def _join(self, token: bytes, ttl: int) -> None:
+    def _join(self, token: bytes, ttl: float) -> None:
         self.shares[token] = self._now() + ttl
         self._settled()
 
@@ -194,7 +194,8 @@ class Model:
             assert reply == b"OK"
             if value is None:
                 self.shares.clear()
-            self._join(token, ttl)
+            left = self.shares.get(token, 0) - self._now()
+            self._join(token, max(ttl, left) if again else ttl)
         else:
             assert reply == 0
 

@@ -260,6 +260,45 @@ async def test_no_lease_of_a_bare_majority_ends_with_one_master_more(
     assert not remaining_keys(masters, counters=False)
 
 
+@ALIKE
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("ttl", [10_000, 30_000])
+async def test_a_restored_key_lasts_as_long_as_an_extension_that_was_counted(
+    other: Redlock, masters: list[FakeMaster], kind: str, ttl: int
+) -> None:
+    """
+    Another client gives back what it has of a lock, and a slow master is restored twice.
+
+    1. The key goes from m3, and 28 ms later from m4. Each change is followed by a check; both
+       checks find no key on m3, which is slow, and each sends a restoration there.
+    2. Between the two, an extension arrives at m3. With m0 and m4 it has a majority.
+    3. The second restoration must not bring the end of the key back to that of before.
+    """
+    links, call_later = links_to(masters), asyncio.get_running_loop().call_later
+    async with Redlock(links, restart_guard="off") as redlock:
+        await warm(redlock)
+        await asyncio.sleep(0.05)
+        occupy(masters[3:], key_of(kind))
+        lock = KINDS[kind](redlock, ttl=10_000, auto_extend=False, on_lost="flag")
+        lease = await lock.acquire()
+        masters[3].latency = 0.04
+        call_later(3.0, masters[3].delete, key_of(kind))
+        call_later(3.028, masters[4].delete, key_of(kind))
+        await asyncio.sleep(3.07)
+        for link in links[1:3]:
+            link.cut()
+        await lease.extend(ttl)
+        for link in links:
+            link.cut()
+        masters[3].latency = 0.001
+        rival = KINDS["permit" if "permit" in kind else "plain"](other, wait=0)
+        while lease.valid:
+            assert await rival.try_acquire() is None
+            await asyncio.sleep(0.01)
+        for link in links:
+            link.mend()
+
+
 # A first request that is answered after the timeout.
 
 

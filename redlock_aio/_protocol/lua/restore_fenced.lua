@@ -5,6 +5,8 @@
 -- Sets the locks again where nobody has them. Counters up to the ceiling are marked with the
 -- fencing token, see lift.lua. With a counter beyond the ceiling the locks are set all the same, so
 -- that no other client raises the counter any more, but the next extension does not count here.
+-- A lock that lasts longer already is left so: an extension that came before may have been
+-- counted.
 -- Returns OK if the next extension counts, 0 if another holder has a lock, else the highest
 -- counter's value.
 local locks, own, ceiling = #KEYS / 2, tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -22,7 +24,9 @@ for i = 1, locks do
   end
 end
 for i = 1, locks do
-  redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
+  if redis.call("PTTL", KEYS[i]) < tonumber(ARGV[2]) then
+    redis.call("SET", KEYS[i], ARGV[1], "PX", ARGV[2])
+  end
   if beyond == 0 then
     local counter = KEYS[locks + i]
     if not marked[i] then
