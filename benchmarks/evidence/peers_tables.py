@@ -40,6 +40,8 @@ LEGEND = """What a cell says:
   returns, `Until` of redsync, the time up to which aioredlock calls a lock valid (the ttl without
   its drift). redis-py and python-redis-lock name no time; there it is the key's ttl, counted from
   before the command that set it, which the key outlives unless it is deleted.
+- **leases valid again after the end**: a holder was promised its lock for longer, although the
+  last promise was over, or another client had been granted the lock since.
 - **leases lost**: the holder was notified that its lease is lost, or an extension or release said
   so. With node-redlock and aioredlock only notifications count: their extensions and releases
   fail without such a reason. *Needless* are the losses of leases whose client ran and reached the
