@@ -279,6 +279,25 @@ async def test_a_key_that_a_check_restores_ends_with_the_lease(
 
 
 @BOTH
+@pytest.mark.promise("S1")
+async def test_a_check_does_not_restore_what_a_master_had_and_lost(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """A forced release may have deleted it; an extension tells whether a majority has it."""
+    occupy(masters[:1], ttl=50)
+    async with redlock, redlock.lock("r", ttl=10_000, auto_extend=False) as lease:
+        await asyncio.sleep(0.5)
+        assert has_lock(masters, lease) == [True] * 5
+        masters[0].delete("r")
+        masters[1].delete("r")
+        await asyncio.sleep(1)
+        assert has_lock(masters, lease) == [False, False, True, True, True]
+        await lease.extend()
+        await executed()
+        assert has_lock(masters, lease) == [True] * 5
+
+
+@BOTH
 async def test_a_master_that_refuses_gets_the_key_later(redlock: Redlock, masters: Masters) -> None:
     async with redlock, redlock.lock("r", ttl=3000) as lease:
         masters[0].flush()

@@ -103,12 +103,13 @@ class KeyCheck(Round):
         # It had the key if it has granted it, or was slow or down then and got it since. Of another
         # master this is not known: a forced release of an earlier holder may have come late there.
         # Then the others decide, unless too few of them can be reached.
-        if self.hold.kept >> master & 1 or self._has_granted(master) or self.verdict is LOST:
+        if self._had(master) or self.verdict is LOST:
             self._on_lost(self.hold, Loss(LossCause.FORCED, votes=self.votes_so_far()))
 
-    def _has_granted(self, master: int) -> bool:
+    def _had(self, master: int) -> bool:
+        """Return whether *master* is known to have had the key at any time."""
         vote = replies.classify(self.hold.claim.replies[master])
-        return vote.answer is Answer.GRANTED
+        return bool(self.hold.kept >> master & 1) or vote.answer is Answer.GRANTED
 
     def on_verdict(self) -> None:
         if self.verdict is WON:
@@ -124,15 +125,15 @@ class KeyCheck(Round):
 
     def _restore(self, master: int, reply: object) -> None:
         """
-        Set the key on a master that lacks it and has not granted it.
+        Set the key on a master that has never had it.
 
         Such a master refused the lock, which another client had there for a moment; or was away;
         or was not asked, because a waiter wins with the first masters that wake it. Until the first
         extension, which comes after a third of the ttl, one more master that fails would cost the
-        lease. A master that has granted the key may have lost it to a forced release, so only an
-        extension decides about that one.
+        lease. A master that has had the key may have lost it to a forced release, so that one gets
+        it by an extension only.
         """
-        if reply == 0 and not self._has_granted(master):
+        if reply == 0 and not self._had(master):
             Restoration(self._masters, self.hold, tries=REPEATS).send_to(master)
 
 
@@ -375,7 +376,7 @@ class Restoration:
         if not hold.valid(now):
             return
         # Not for the full ttl: if the holder ends before its next extension, this master is free
-        # when the others are.
+        # about when the others are.
         left = timing.remaining(hold.deadline, now)
         # `send` of a link writes at once, the rounds of this turn of the loop are written at its
         # end. Without this line the restoration would overtake them.

@@ -441,7 +441,8 @@ class Watchdog:
             hold.extension = None
             hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
             self._agenda.put(hold, now)
-            # After `extended`: a restoration is sent for a valid lease only, with its new ttl.
+            # After `extended`: a restoration is sent for a valid lease only, for the
+            # rest of its new validity.
             renewal.restore_missing()
             # Its neighbours failed when the same masters refused. Masters that refuse push
             # nothing when they stop, so this success is the only sign that a majority is back.
