@@ -62,6 +62,18 @@ async def warm(redlock: Redlock) -> None:
         pass
 
 
+async def outlast(
+    fault: Callable[[Iterable[FakeMaster]], None], masters: list[FakeMaster], lease: Lease
+) -> None:
+    """Have *fault* on the first master for 30 s, in which *lease* is not lost, and release it."""
+    fault(masters[:1])
+    await asyncio.sleep(30)
+    assert lease.valid
+    resume(masters)
+    masters[0]._alive = True
+    await lease.release()
+
+
 def answers(lease: Lease) -> list[Answer]:
     return [vote.answer for vote in lease.votes]
 
@@ -215,12 +227,7 @@ async def test_no_lease_that_was_won_after_a_wait_ends_with_a_minority(
     await held.release()
     lease = await waiting
     await asyncio.sleep(after)
-    fault(masters[:1])
-    await asyncio.sleep(30)
-    assert lease.valid
-    resume(masters)
-    masters[0]._alive = True
-    await lease.release()
+    await outlast(fault, masters, lease)
     for each in behind:
         await (await each).release()
 
@@ -250,12 +257,7 @@ async def test_no_lease_of_a_bare_majority_ends_with_one_master_more(
         restart(masters[3:])
     slow(masters[3:], 0.001)
     await asyncio.sleep(0.3)
-    fault(masters[:1])
-    await asyncio.sleep(30)
-    assert lease.valid
-    resume(masters)
-    masters[0]._alive = True
-    await lease.release()
+    await outlast(fault, masters, lease)
     await settle(masters, 15)
     assert not remaining_keys(masters, counters=False)
 
