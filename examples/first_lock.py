@@ -16,7 +16,7 @@ async def send_invoice(redlock: Redlock, number: int) -> None:
     async with redlock.lock(f"invoice:{number}", ttl=10_000) as lease:
         await asyncio.sleep(0.1)  # your work: cancelled if the lock is ever lost
         lease.ensure_valid()  # before each write: LockLostError if it is too late
-        print(f"invoice {number} is sent, by nobody else; {lease.remaining} ms were left")
+        print(f"invoice {number}: nobody else works on it; {lease.remaining} ms are left")
 
 
 async def main() -> None:

@@ -33,7 +33,9 @@ async def run_in_thread(
             raise InterruptedError("the task was cancelled")
         lease.ensure_valid()  # it only looks at the clock, so any thread may call it
 
-    thread = asyncio.create_task(asyncio.to_thread(work, check, parts))
+    # A future, and no task as by `asyncio.to_thread`: the end of `asyncio.run` would cancel that,
+    # and it would count as done while its thread works on.
+    thread = asyncio.get_running_loop().run_in_executor(None, work, check, parts)
     try:
         await asyncio.shield(thread)
     except asyncio.CancelledError:

@@ -53,7 +53,25 @@ class Template:
             raise self._broken(error) from None
 
     def filled(self, arguments: Mapping[str, object]) -> str:
-        return self._text.format_map(arguments)
+        """Fill the fields; raise a `TypeError` if one would be an address in memory."""
+        name = self._text.format_map(arguments)
+        if "0x" in name:
+            self._refuse_addresses(arguments)
+        return name
+
+    def _refuse_addresses(self, arguments: Mapping[str, object]) -> None:
+        # The text of an object without `__str__`: `<Order object at 0x7f0e...>`. Two calls for the
+        # same order would lock two names, and exclude nobody.
+        for _, field, _, _ in Formatter().parse(self._text):
+            if field is None:
+                continue
+            value, _ = Formatter().get_field(field, (), arguments)
+            if f"{id(value):x}" in str(value).lower():
+                raise TypeError(
+                    f"the text of {{{field}}}, {article(type(value))}, is its address in memory:"
+                    " another name for each object; write what tells them apart, such as"
+                    f" {{{field}.id}}"
+                )
 
 
 def _roots(text: str) -> list[str]:

@@ -25,7 +25,7 @@ import redlock_aio.fencing
 import redlock_aio.sync
 import redlock_aio.testing
 from redlock_aio import Redlock
-from redlock_aio.testing import EmbeddedMaster
+from redlock_aio.testing import EmbeddedMaster, FakeMaster, VirtualTimeLoop
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +58,7 @@ OUTPUT = {
         r" \[stale-token\]\n"
         r"Redis says: cancelled\nSQL says: cancelled\n"
     ),
-    "first_lock.py": r"(invoice 42 is sent, by nobody else; \d+ ms were left\n){2}",
+    "first_lock.py": r"(invoice 42: nobody else works on it; \d+ ms are left\n){2}",
     "hand_over.py": (
         r"202 sales is being made, with token (?P<token>\d+)\n"
         r"409 sales is being made already\n"
@@ -270,6 +270,47 @@ def module_at(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class FailsOnce(list[int]):
+    """A database whose first write of job 2 fails."""
+
+    failed = False
+
+    def append(self, job: int, /) -> None:
+        if job == 2 and not self.failed:
+            self.failed = True
+            raise ConnectionError("the database is away")
+        super().append(job)
+
+
+def test_a_worker_gives_back_each_job_that_it_has_not_done() -> None:
+    """Of a worker that has crashed, of a failed write, and of a worker that is stopped."""
+    worker = module_at(ROOT / "examples" / "worker.py")
+    worker.done = done = FailsOnce()
+
+    async def main() -> None:
+        async with Redlock([FakeMaster("m")], restart_guard="off") as redlock:
+            # Like the lock of a worker that has crashed, whose job comes again at once.
+            crashed = await redlock.lock("job:1", auto_extend=False).acquire()
+            for job in (1, 2, 3):
+                worker.queue.put_nowait(job)
+            stopped = asyncio.create_task(worker.work(redlock))
+            await asyncio.sleep(2.15)
+            assert done == []
+            assert worker.queue.qsize() == 2  # job 3 is being done
+            stopped.cancel()
+            await asyncio.wait([stopped])
+            assert worker.queue.qsize() == 3
+            task = asyncio.create_task(worker.work(redlock))
+            await asyncio.wait_for(worker.queue.join(), 15)
+            task.cancel()
+            await asyncio.wait([task])
+            assert not crashed.valid
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+    assert sorted(done) == [1, 2, 3]
 
 
 @asynccontextmanager

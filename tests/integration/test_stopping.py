@@ -176,3 +176,26 @@ async def test_the_pattern_leaves_the_block_after_the_thread(
             await task
         assert str(work.error) == "the task was cancelled"
     assert at_the_end == [True]
+
+
+def test_the_end_of_the_program_waits_for_the_thread(masters: list[RealMaster]) -> None:
+    """`asyncio.run` cancels all tasks that are left, and the thread must be none of them."""
+    work = Work()
+    at_the_end: list[bool] = []
+
+    async def main() -> None:
+        async def body() -> None:
+            async with Redlock(urls(masters)) as redlock, redlock.lock("r") as lease:
+                try:
+                    await run_in_thread()(lease, work, 0)
+                finally:
+                    at_the_end.append(work.ended.is_set())
+
+        task = asyncio.create_task(body())
+        await until(work.begun.is_set)
+        work.may_end.clear()
+        threading.Timer(0.2, work.may_end.set).start()
+        assert not task.done()
+
+    asyncio.run(main())
+    assert at_the_end == [True]

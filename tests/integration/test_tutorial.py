@@ -46,4 +46,4 @@ def test_a_lock_on_five_masters_survives_two_of_them(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("invoice 42 is sent, by nobody else") == 4, done.stdout
+    assert done.stdout.count("invoice 42: nobody else works on it") == 4, done.stdout
