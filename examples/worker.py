@@ -15,6 +15,7 @@ from redlock_aio import LockNotAcquiredError, Redlock
 
 MASTERS = os.environ.get("REDLOCK_MASTERS", "redis://localhost:6379").split(",")
 
+log = logging.getLogger(__name__)
 queue: asyncio.Queue[int] = asyncio.Queue()  # yours: RabbitMQ, SQS, a table
 done: list[int] = []  # your database
 
@@ -33,7 +34,7 @@ async def work(redlock: Redlock) -> None:
         except LockNotAcquiredError:  # another worker does it, or has crashed; or no majority votes
             await asyncio.sleep(1)
         except Exception:  # the work failed, or its lock was lost
-            logging.exception("job %s goes back to the queue", job)
+            log.exception("job %s goes back to the queue", job)
             await asyncio.sleep(1)
         finally:
             if not is_done:  # also if this worker is stopped

@@ -847,9 +847,9 @@ class Redlock(OnlyForAsyncio):
                 that this one was forked from.
 
         Cancellation:
-            It is closed.
+            As at the end of the block.
         """
-        await self._opener.open()
+        await self._opener.enter()
         return self
 
     async def __aexit__(
@@ -859,12 +859,12 @@ class Redlock(OnlyForAsyncio):
         trace: TracebackType | None,
     ) -> None:
         """
-        Close; see `aclose`.
+        Close, at the end of the last block that has entered it; see `aclose`.
 
         Cancellation:
             As for `aclose`.
         """
-        await self._opener.close()
+        await self._opener.leave()
 
     async def aclose(self) -> None:
         """
@@ -872,7 +872,8 @@ class Redlock(OnlyForAsyncio):
 
         Leases that are still held are lost: their bodies are cancelled. Replies
         are awaited for one master timeout at most. Closing twice is harmless;
-        ``async with`` opens a closed manager again.
+        ``async with`` opens a closed manager again. Blocks of ``async with redlock:`` may be
+        nested, or overlap: the end of the last one closes it, and this method closes it at once.
 
         Raises:
             RedlockError: It is in use by another event loop, or by the process

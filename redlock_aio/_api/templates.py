@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Self
 
-from redlock_aio._rules.validation import of_type
+from redlock_aio._rules.validation import described, of_type
 
 
 class Template:
@@ -48,7 +48,7 @@ class Template:
         try:
             # Formatting finds mistakes behind the roots: here with arguments that have every
             # attribute and item, instead of at the first call.
-            self.filled(dict.fromkeys(self._roots, _Anything()))
+            self._text.format_map(dict.fromkeys(self._roots, _Anything()))
         except ValueError as error:
             raise self._broken(error) from None
 
@@ -68,9 +68,9 @@ class Template:
             value, _ = Formatter().get_field(field, (), arguments)
             if f"{id(value):x}" in str(value).lower():
                 raise TypeError(
-                    f"the text of {{{field}}}, {article(type(value))}, is its address in memory:"
-                    " another name for each object; write what tells them apart, such as"
-                    f" {{{field}.id}}"
+                    f"field {field!r} would be the address in memory of {described(value)}, and"
+                    " each object would lock another name; name what identifies it, such as"
+                    f" '{field}.id'"
                 )
 
 

@@ -124,14 +124,16 @@ class Session:
     All objects that exist between open and close of a manager.
 
     Attributes:
+        entered: How many blocks of ``async with`` are in it; the end of the last one closes it.
+
         ready: Whether the votes of the masters are known.
 
         clock_lead: The most by which a fencing token may be ahead of a master's clock, in µs.
     """
 
     __slots__ = (
-        "clock_lead", "drift_factor", "emitter", "fair_queue", "links", "local_queues", "loop",
-        "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
+        "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "links", "local_queues",
+        "loop", "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +154,7 @@ class Session:
         self.emitter: Emitter | None = emitter
         if emitter is not None:
             emitter.loop = loop
+        self.entered: int = 0
         self.ready: bool = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
@@ -499,28 +502,39 @@ class Opener:
             self.current.abandon()
             self.current = None
 
-    async def open(self) -> None:
+    async def enter(self) -> None:
         """
-        Open a session and wait until it is ready.
+        Open a session for a block of ``async with``, and wait until it is ready.
 
         Cancellation:
-            The session is closed.
+            As at the end of the block.
         """
         session = self.current
         loop = running_loop()
         if session is not None and session.loop is loop and session.masters.closed:
             await self.close()  # the tasks of the session were cancelled
         self._closed = False
+        session = self.session()
+        session.entered += 1
         try:
-            session = await self.ready_session()
+            await self.ready_session()
         except asyncio.CancelledError:
             # `__aexit__` does not run when `__aenter__` is cancelled: nobody else would close the
             # session.
-            await self.close()
+            await self.leave()
             raise
         # Another task may have closed the manager while this one waited.
         if self.current is None:
             session.masters.check_open()
+
+    async def leave(self) -> None:
+        # A part of a program that is open for less long, such as one of two apps, must not end the
+        # leases of the others.
+        session = self.current
+        if session is not None and session.entered > 1 and session.origin.is_here():
+            session.entered -= 1
+        else:
+            await self.close()
 
     async def close(self) -> None:
         self._abandon_in_closed_loop()

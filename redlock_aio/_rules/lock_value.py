@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from redlock_aio._rules.validation import text
+from redlock_aio._rules.validation import described, text
 
 TOKEN = re.compile(rb"[A-Za-z0-9+/]{28}@")
 """The begin of this library's values: 168 random bits, in base 64."""
@@ -69,9 +69,10 @@ READERS = Holder("readers")
 
 def packed(metadata: object) -> bytes:
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be a mapping, not a {type(metadata).__name__}")
-    if wrong := [type(key).__name__ for key in metadata if not isinstance(key, str)]:
-        raise TypeError(f"metadata must have str keys, not a {wrong[0]}")
+        raise TypeError(f"metadata must be a mapping, not {described(metadata)}")
+    for key in metadata:
+        if not isinstance(key, str):
+            raise TypeError(f"metadata must have str keys, not {described(key)}")
     try:
         data = json.dumps(
             dict(metadata), allow_nan=False, ensure_ascii=False, separators=(",", ":")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from redlock_aio._rules.timing import milliseconds
+from redlock_aio._rules.validation import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,7 @@ class Retry:
             )
         if self.attempts is not None:
             if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
-                raise TypeError(
-                    f"attempts must be an int or None, not {type(self.attempts).__name__}"
-                )
+                raise TypeError(f"attempts must be an int or None, not {described(self.attempts)}")
             if self.attempts < 1:
                 raise ValueError(f"attempts must be positive, not {self.attempts}")
 

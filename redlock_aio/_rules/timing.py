@@ -10,6 +10,8 @@ random number.
 import math
 from datetime import timedelta
 
+from redlock_aio._rules.validation import described
+
 DRIFT_FACTOR = 0.01
 """The share of a ttl by which the clocks of client and master may drift apart during it."""
 
@@ -45,7 +47,7 @@ def milliseconds(duration: int | timedelta, *, name: str, zero: bool = False) ->
         whole = duration
     else:
         raise TypeError(
-            f"{name} must be an int (milliseconds) or a timedelta, not {type(duration).__name__}"
+            f"{name} must be an int (milliseconds) or a timedelta, not {described(duration)}"
         )
     if whole < 0 or (whole == 0 and not zero):
         raise ValueError(f"{name} must be {'0 or more' if zero else 'positive'}, not {whole} ms")
@@ -86,7 +88,7 @@ def remaining(until: float, now: float) -> int:
 
 def drift_factor(factor: float) -> float:
     if isinstance(factor, bool) or not isinstance(factor, int | float):
-        raise TypeError(f"drift_factor must be a number, not {type(factor).__name__}")
+        raise TypeError(f"drift_factor must be a number, not {described(factor)}")
     if not 0 <= factor <= 0.5:  # a NaN fails this too
         raise ValueError(f"drift_factor must be from 0 to 0.5, not {factor}")
     return float(factor)

@@ -17,9 +17,23 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
 
+def article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
+
+
+def described(value: object) -> str:
+    """Return what *value* is, for a message: ``an int``, ``a redis.client.Redis``, ``None``."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    return article(
+        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
 def of_type(value: T, kind: type[T], *, name: str) -> T:
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, not a {type(value).__name__}")
+        raise TypeError(f"{name} must be {article(kind.__name__)}, not {described(value)}")
     return value
 
 
@@ -38,7 +52,7 @@ def positive(value: int, *, name: str) -> int:
 
 def plain_function(value: F, *, name: str) -> F:
     if not callable(value):
-        raise TypeError(f"{name} must be a plain function, not a {type(value).__name__}")
+        raise TypeError(f"{name} must be a plain function, not {described(value)}")
     if not runs_when_called(value):
         raise TypeError(f"{name} must be a plain function, not a coroutine function")
     return value
@@ -55,7 +69,7 @@ def runs_when_called(function: Callable[..., object]) -> bool:
 def text(value: str, *, name: str) -> bytes:
     """Return *value* as bytes of a key, if its length and characters are allowed."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not a {type(value).__name__}")
+        raise TypeError(f"{name} must be a str, not {described(value)}")
     try:
         key = value.encode()
     except UnicodeEncodeError as error:

@@ -42,6 +42,7 @@ from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer
 from redlock_aio._rules.standing import Bar
 from redlock_aio._rules.urls import ClusterUrl, MasterUrl
+from redlock_aio._rules.validation import described
 from redlock_aio._transport.connection import MasterError
 from redlock_aio._transport.resolver import is_numeric, look_up
 
@@ -428,13 +429,14 @@ def address(master: object, *, name: str) -> AnyDialler:
     if hasattr(master, "dial") and hasattr(master, "secrets"):
         dialler: Dialler = master
         return dialler
-    kind = f"{type(master).__module__}.{type(master).__qualname__}"
     if isinstance(master, RedisCluster):
         raise TypeError(
             f"{name} can't be a Redis Cluster: Redlock.of_cluster() takes it alone, and makes"
             " several of its primaries the masters"
         )
-    raise TypeError(f"{name} must be a URL or a redis.asyncio.Redis client, not a {kind}")
+    raise TypeError(
+        f"{name} must be a URL or a redis.asyncio.Redis client, not {described(master)}"
+    )
 
 
 def addresses(
@@ -503,16 +505,15 @@ def masters_of(
     elif hasattr(cluster, "dial_to") and hasattr(cluster, "seeds"):
         dialler = cluster
     else:
-        kind = f"{type(cluster).__module__}.{type(cluster).__qualname__}"
         raise TypeError(
-            f"{name} must be a URL or a redis.asyncio.RedisCluster client, not a {kind}"
+            f"{name} must be a URL or a redis.asyncio.RedisCluster client, not {described(cluster)}"
         )
     return tuple([ClusterMaster(dialler, tag, of=number) for tag in made])
 
 
 def check_number(masters: object) -> None:
     if not isinstance(masters, int) or isinstance(masters, bool):
-        raise TypeError(f"masters must be an int, not a {type(masters).__name__}")
+        raise TypeError(f"masters must be an int, not {described(masters)}")
     if not 1 <= masters <= MOST_MASTERS or masters % 2 == 0:
         raise ValueError(
             f"masters must be an odd number from 1 to {MOST_MASTERS}, not {masters}: an even number"

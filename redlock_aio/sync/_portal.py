@@ -89,12 +89,15 @@ class Portal:
     Attributes:
         ended: Whether calls are refused, because the thread ends or is not of this process.
 
+        entered: How many blocks of ``with`` are in it; the end of the last one closes it.
+
         of_the_parent: Whether this process is a forked child of the one with the thread.
     """
 
     def __init__(self, redlock: redlock_aio.Redlock) -> None:
         self.redlock: redlock_aio.Redlock = redlock
         self.ended: bool = False
+        self.entered: int = 0
         self.of_the_parent: bool = False
         # The calls that are underway. Each change of a dict is atomic, so no lock is needed,
         # which a fork could leave locked. A call stays until its task has ended, and not until
@@ -310,11 +313,23 @@ class PortalOpener:
         """
         return (not self._closed and self.running) or self._start()
 
-    def reopen(self) -> Portal:
-        """Return the portal, also of a manager that was closed."""
+    def enter(self) -> Portal:
+        """Return the portal for a block of ``with``, also of a manager that was closed."""
         if self._closed and (closing := self.running) is not None:
             closing.close()
-        return self._start(again=True)
+        portal = self._start(again=True)
+        with _lock:
+            portal.entered += 1
+        return portal
+
+    def leave(self) -> None:
+        """End a block of ``with``; the last one closes the manager."""
+        with _lock:
+            portal = self.running
+            if portal is not None and portal.entered > 1:
+                portal.entered -= 1
+                return
+        self.close()
 
     def _start(self, *, again: bool = False) -> Portal:
         with _lock:

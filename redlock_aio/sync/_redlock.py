@@ -516,11 +516,11 @@ class Redlock(OnlyForThreads):
 
         A manager that was closed is opened again.
         """
-        portal = self._opener.reopen()
+        portal = self._opener.enter()
         try:
             portal.call(portal.redlock.__aenter__)
         except BaseException:
-            self.close()
+            self._opener.leave()
             raise
         return self
 
@@ -530,8 +530,8 @@ class Redlock(OnlyForThreads):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; see `close`."""
-        self.close()
+        """Close, at the end of the last block that has entered it; see `close`."""
+        self._opener.leave()
 
     def close(self) -> None:
         """
@@ -539,7 +539,9 @@ class Redlock(OnlyForThreads):
 
         Leases that are still held are lost: their *on_lost* is called. Threads that wait for
         a lock get a `RedlockError`. Replies are awaited for one master timeout at most.
-        Closing twice is harmless; ``with`` opens a closed manager again.
+        Closing twice is harmless; ``with`` opens a closed manager again. Blocks of
+        ``with redlock:`` may be nested, or overlap: the end of the last one closes it, and this
+        method closes it at once.
 
         Raises:
             RedlockError: It is called in the thread of the event loop, as by the listener.

@@ -249,8 +249,8 @@ async def test_a_stalled_event_loop_does_not_fail_it(
     [
         (0, ValueError, "timeout must be positive, not 0 ms"),
         (-5, ValueError, "timeout must be positive, not -5 ms"),
-        (0.5, TypeError, r"timeout must be an int \(milliseconds\) or a timedelta, not float"),
-        (None, TypeError, r"timeout must be an int \(milliseconds\) or a timedelta, not NoneType"),
+        (0.5, TypeError, r"timeout must be an int \(milliseconds\) or a timedelta, not a float"),
+        (None, TypeError, r"timeout must be an int \(milliseconds\) or a timedelta, not None"),
     ],
 )
 async def test_a_wrong_timeout_is_named(

@@ -267,7 +267,7 @@ def test_templates_must_be_there_and_be_strings() -> None:
     locked: Any = unused().locked
     with pytest.raises(TypeError, match="at least one template"):
         locked()
-    with pytest.raises(TypeError, match="template must be a str, not a int"):
+    with pytest.raises(TypeError, match="template must be a str, not an int"):
         locked("a", 5)
     with pytest.raises(TypeError, match="needs a name: write @redlock"):
         locked(function)
@@ -325,7 +325,7 @@ def test_a_bad_option_is_refused_when_a_function_is_decorated() -> None:
         ({"on_lost": "shrug"}, ValueError, "on_lost must be"),
         ({"retry": 5}, TypeError, "retry must be"),
         ({"permits": 0}, ValueError, "permits must be from 1 to 1000, not 0"),
-        ({"permits": "5"}, TypeError, "permits must be a int, not a str"),
+        ({"permits": "5"}, TypeError, "permits must be an int, not a str"),
         ({"permits": 5, "shared": True}, ValueError, "shared must not be True with permits=5"),
         ({"permits": 5, "owner": "me"}, ValueError, "owner must be None with permits=5"),
     ]
@@ -489,6 +489,35 @@ async def test_an_error_while_a_template_is_filled_names_it(
         f"while the template {template!r} of {work.__qualname__}() was filled"
     ]
     assert is_unused(redlock)
+
+
+class Order:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@pytest.mark.parametrize("field", ["order", "order!r", "order!s:>60", "orders[0]"])
+async def test_an_address_in_memory_is_no_name(field: str) -> None:
+    """Two calls for one order would lock two names, and both would run."""
+    redlock = unused()
+
+    @redlock.locked("order:{" + field + "}")
+    async def ship(order: Order, orders: list[Order]) -> None:
+        pytest.fail("it was called")
+
+    where = r"in memory of a \S*test_decorator\.Order, .* such as 'order(s\[0\])?\.id'"
+    with pytest.raises(TypeError, match=where):
+        await ship(Order(7), [Order(7)])
+    assert is_unused(redlock)
+
+
+async def test_a_text_of_the_arguments_may_look_like_an_address(redlock: Redlock) -> None:
+    @redlock.locked("block:{address}:{number:#x}:{order.number}")
+    async def read(address: str, number: int, order: Order) -> Order:
+        return order
+
+    order = Order(7)
+    assert await read(f"<Order object at {id(order):#x}>", 0xBEEF, order) is order
 
 
 async def test_a_filled_template_must_be_a_valid_name() -> None:

@@ -93,7 +93,7 @@ def test_a_holder_reads_as_its_name() -> None:
         ("a\nb", ValueError, "name must not have control characters"),
         ("\ud800", ValueError, "name must be valid Unicode"),
         (b"x", TypeError, "name must be a str, not a bytes"),
-        (0, TypeError, "name must be a str, not a int"),
+        (0, TypeError, "name must be a str, not an int"),
         (False, TypeError, "name must be a str, not a bool"),
     ],
 )
@@ -110,10 +110,10 @@ LOOP["loop"] = LOOP
     ("metadata", "kind", "match"),
     [
         ("x", TypeError, "a mapping, not a str"),
-        (0, TypeError, "a mapping, not a int"),
+        (0, TypeError, "a mapping, not an int"),
         ([("a", 1)], TypeError, "a mapping, not a list"),
-        ({1: 2}, TypeError, "str keys, not a int"),
-        ({0: 2}, TypeError, "str keys, not a int"),
+        ({1: 2}, TypeError, "str keys, not an int"),
+        ({0: 2}, TypeError, "str keys, not an int"),
         ({"a": {1, 2}}, ValueError, "representable as JSON: .* set is not"),
         ({"a": b"x"}, ValueError, "representable as JSON"),
         ({"a": float("inf")}, ValueError, "representable as JSON"),

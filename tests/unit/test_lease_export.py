@@ -197,7 +197,7 @@ def test_a_text_that_is_no_lease_is_refused() -> None:
     for other in [None, 7, "x", [], [1], {}, *nested]:
         assert refusal(encoded(json.dumps(other))) == refusal(encoded(str(other))) == DAMAGED
     for wrong in (None, 7, b"x", ["x"], HANDED):
-        with pytest.raises(TypeError, match=r"^exported must be a str, not a "):
+        with pytest.raises(TypeError, match=r"^exported must be a str, not "):
             imported(wrong)  # type: ignore[arg-type]
 
 

@@ -56,8 +56,8 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
     ("masters", "kind", "match"),
     [
         ([], ValueError, "at least one"),
-        (5, TypeError, "masters must be a URL or a redis.asyncio.Redis client, not a builtins.int"),
-        (b"redis://a", TypeError, "masters must be a URL .*, not a builtins.bytes"),
+        (5, TypeError, "masters must be a URL or a redis.asyncio.Redis client, not an int"),
+        (b"redis://a", TypeError, "masters must be a URL .*, not a bytes"),
         ("", ValueError, "masters is empty"),
         ("redis://a,redis://b", ValueError, "masters holds two URLs; give a list"),
         (RedisCluster(host="localhost"), TypeError, "masters can't be a Redis Cluster"),
@@ -376,3 +376,38 @@ def test_errors_can_be_pickled() -> None:
         )
         assert (again.cause, again.votes) == (cause, tuple(votes))
         assert again.cause is cause
+
+
+async def test_the_last_block_that_ends_closes_the_manager(masters: list[FakeMaster]) -> None:
+    """Such as of two apps in one process, each with a lifespan."""
+    redlock = Redlock(masters)
+    lease = await redlock.lock("first use").acquire()
+    async with redlock:
+        async with redlock:
+            pass
+        lease.ensure_valid()
+        entering = asyncio.create_task(redlock.__aenter__())
+        entering.cancel()
+        await asyncio.wait([entering])
+        assert await redlock.is_locked("first use")
+        await lease.release()
+    with pytest.raises(RedlockError, match="closed"):
+        await redlock.is_locked("first use")
+    async with redlock, redlock:
+        await redlock.aclose()  # at once, whoever is in it
+        assert repr(redlock) == "<Redlock 5 masters, closed>"
+
+
+async def test_a_block_whose_begin_is_cancelled_closes_no_other(masters: list[FakeMaster]) -> None:
+    hang(masters)
+    redlock = Redlock(masters)
+    first, second = (asyncio.create_task(redlock.__aenter__()) for _ in range(2))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    await asyncio.sleep(0.01)
+    resume(masters)
+    assert await first is redlock
+    async with redlock.lock("r"):
+        pass
+    await redlock.__aexit__(None, None, None)
+    assert repr(redlock) == "<Redlock 5 masters, closed>"

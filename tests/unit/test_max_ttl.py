@@ -42,9 +42,7 @@ async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a
     first, second = (long, short) if order == "long first" else (short, long)
     if order == "short after the restart":
         first, second = long, long
-    async with short, long:
-        await first.__aenter__()
-        await second.__aenter__()
+    async with first, second:
         lease = await long.lock("r", ttl=LONG, auto_extend=False, on_lost="flag").acquire()
         await asyncio.sleep(lasts(SHORT) / 3)
         if order == "short after the restart":

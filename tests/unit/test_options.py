@@ -10,7 +10,7 @@ from redlock_aio import Lock, Redlock, Retry, Semaphore
 from redlock_aio._api.redlock import MOST_OPTIONS
 from redlock_aio.testing import FakeMaster
 
-A_TIME = "must be an int (milliseconds) or a timedelta, not"
+A_TIME = "must be an int (milliseconds) or a timedelta, not a"
 
 
 class Unhashable(int):
@@ -51,13 +51,13 @@ def test_locks_with_the_same_options_share_them(redlock: Redlock) -> None:
         ({"max_hold": 9}, {"max_hold": 9.0}, f"max_hold {A_TIME} float"),
         ({}, {"hold_at_least": False}, f"hold_at_least {A_TIME} bool"),
         ({"hold_at_least": 5}, {"hold_at_least": 5.0}, f"hold_at_least {A_TIME} float"),
-        ({}, {"auto_extend": 1}, "auto_extend must be a bool, not a int"),
-        ({"auto_extend": False}, {"auto_extend": 0}, "auto_extend must be a bool, not a int"),
-        ({}, {"fair": 0}, "fair must be a bool, not a int"),
+        ({}, {"auto_extend": 1}, "auto_extend must be a bool, not an int"),
+        ({"auto_extend": False}, {"auto_extend": 0}, "auto_extend must be a bool, not an int"),
+        ({}, {"fair": 0}, "fair must be a bool, not an int"),
         ({"fair": True}, {"fair": 1.0}, "fair must be a bool, not a float"),
-        ({"fencing": False}, {"fencing": 0}, "fencing must be a bool, not a int"),
-        ({"reentrant": True}, {"reentrant": 1}, "reentrant must be a bool, not a int"),
-        ({"permits": 5}, {"permits": 5.0}, "permits must be a int, not a float"),
+        ({"fencing": False}, {"fencing": 0}, "fencing must be a bool, not an int"),
+        ({"reentrant": True}, {"reentrant": 1}, "reentrant must be a bool, not an int"),
+        ({"permits": 5}, {"permits": 5.0}, "permits must be an int, not a float"),
     ],
 )
 def test_an_equal_value_of_another_type_is_refused(
@@ -80,7 +80,7 @@ TIMES, FLAGS = ("ttl", "wait", "max_hold", "hold_at_least"), ("auto_extend", "fa
         *((name, TypeError, f"{name} {A_TIME} list") for name in TIMES),
         *((name, TypeError, f"{name} must be a bool, not a list") for name in FLAGS),
         ("reentrant", TypeError, "reentrant must be a bool, not a list"),
-        ("permits", TypeError, "permits must be a int, not a list"),
+        ("permits", TypeError, "permits must be an int, not a list"),
         ("retry", TypeError, "retry must be a Retry, not a list"),
         ("on_lost", ValueError, "on_lost must be 'cancel' or 'flag', not []"),
     ],
@@ -104,9 +104,9 @@ NO_PERMITS: list[tuple[object, type[Exception], str]] = [
     (1_001, ValueError, "permits must be from 1 to 1000, not 1001"),
     (True, ValueError, "permits must be from 1 to 1000, not True"),
     (False, ValueError, "permits must be from 1 to 1000, not False"),
-    ("5", TypeError, "permits must be a int, not a str"),
-    (5.0, TypeError, "permits must be a int, not a float"),
-    (timedelta(5), TypeError, "permits must be a int, not a timedelta"),
+    ("5", TypeError, "permits must be an int, not a str"),
+    (5.0, TypeError, "permits must be an int, not a float"),
+    (timedelta(5), TypeError, "permits must be an int, not a datetime.timedelta"),
 ]
 
 
@@ -166,7 +166,7 @@ def test_a_semaphore_needs_one_name_and_permits(redlock: Redlock) -> None:
         semaphore("a")
     with pytest.raises(TypeError) as refused:
         semaphore("a", permits=None)
-    assert str(refused.value) == "permits must be a int, not a NoneType"
+    assert str(refused.value) == "permits must be an int, not None"
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
         semaphore("a", 5)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'resource'"):
@@ -205,7 +205,7 @@ async def test_a_number_of_permits_that_is_not_hashable_is_used(redlock: Redlock
         (0, ValueError, "must be positive"),
         (-1, ValueError, "must be positive"),
         (True, ValueError, "must be positive"),
-        ("9", TypeError, "must be a int"),
+        ("9", TypeError, "must be an int"),
     ],
 )
 def test_max_waiters_must_be_a_positive_number(

@@ -462,5 +462,5 @@ async def test_locks_of_one_owner_that_are_not_reentrant_take_turns(redlock: Red
 
 
 def test_reentrant_is_a_bool() -> None:
-    with pytest.raises(TypeError, match="reentrant must be a bool, not a int"):
+    with pytest.raises(TypeError, match="reentrant must be a bool, not an int"):
         Redlock(["redis://a"]).lock("r", reentrant=1)  # type: ignore[arg-type]

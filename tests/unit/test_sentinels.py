@@ -293,7 +293,7 @@ async def test_a_failover_while_the_old_master_is_dialled_is_seen(site: Site) ->
     await asyncio.sleep(0.1)
     site.promote()
     await opening
-    async with redlock, asyncio.timeout(20):
+    async with contextlib.aclosing(redlock), asyncio.timeout(20):
         await voting_at(redlock)
         assert len(site.new.commands) > 5
 
@@ -327,7 +327,7 @@ async def test_a_promoted_server_waits_for_the_bound_besides_the_quarantine(
         await asyncio.sleep(SOON)
         if newcomer:
             await redlock.aclose()
-        async with manager(site.service()) if newcomer else redlock as program:
+        async with manager(site.service()) if newcomer else contextlib.aclosing(redlock) as program:
             assert promoted + QUARANTINE < await voting_at(program) < promoted + QUARANTINE + 1
     began = now()
     async with manager(site.service()) as later:

@@ -342,7 +342,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ttl must be": lambda it: it.lock("r", ttl=1.5),
     "lock() wants at least one resource": lambda it: it.lock(),
     "resource must be a str": lambda it: it.is_locked(3),
-    "masters must be a URL or a redis.asyncio.Redis client, not a builtins.int": lambda _: make(3),
+    "masters must be a URL or a redis.asyncio.Redis client, not an int": lambda _: make(3),
     "listener must be a plain function": lambda _: make(["redis://a"], listener=later),
     "listener must be a plain function, not a coroutine": lambda _: make(
         ["redis://a"], listener=Later()
@@ -417,3 +417,20 @@ def test_a_lease_without_a_fencing_token_has_no_such_attribute(redlock: Redlock)
         assert not hasattr(lease, "fencing_token")
         assert getattr(lease, "fencing_token", None) is None
         assert fenced.fencing_token > 0
+
+
+def test_the_last_block_that_ends_closes_the_manager(
+    redlock: Redlock, pool: ThreadPoolExecutor
+) -> None:
+    def enter() -> None:
+        with redlock, redlock.lock("inner"):
+            pass
+
+    with redlock.lock("r") as lease:
+        enter()
+        pool.submit(enter).result()
+        lease.ensure_valid()
+        assert redlock.is_locked("r")
+    with redlock:
+        redlock.close()  # at once, whoever is in it
+        assert "closed" in repr(redlock)

@@ -134,7 +134,7 @@ def test_a_forced_release_ends_the_holder_of_one_permit(
 @pytest.mark.parametrize(
     ("permit", "kind", "message"),
     [
-        ("1", TypeError, "permit must be a int, not a str"),
+        ("1", TypeError, "permit must be an int, not a str"),
         (True, ValueError, "permit must be from 0 to 999, not True"),
         (-1, ValueError, "permit must be from 0 to 999, not -1"),
         (1_000, ValueError, "permit must be from 0 to 999, not 1000"),
@@ -176,7 +176,7 @@ def test_decorated_functions_run_at_once(redlock: Redlock, pool: ThreadPoolExecu
         ({"permits": 0}, "permits must be from 1 to 1000, not 0"),
         ({"permits": 1_001}, "permits must be from 1 to 1000, not 1001"),
         ({"permits": True}, "permits must be from 1 to 1000, not True"),
-        ({"permits": "5"}, "permits must be a int, not a str"),
+        ({"permits": "5"}, "permits must be an int, not a str"),
         ({"shared": True}, "shared must not be True with permits=5: a semaphore has no readers"),
         ({"owner": "me"}, "owner must be None with permits=5: each acquisition has its own permit"),
         ({"fair": False}, "fair must not be False with permits=5: its waiters wait in queues"),
@@ -197,8 +197,8 @@ def test_options_that_a_semaphore_can_not_have(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"permits": None}, "permits must be a int, not a NoneType"),
-        ({"permits": 5.0}, "permits must be a int, not a float"),
+        ({"permits": None}, "permits must be an int, not None"),
+        ({"permits": 5.0}, "permits must be an int, not a float"),
         ({"permits": 5, "fair": True}, "semaphore() has no option 'fair'"),
         ({"permits": 5, "owner": None}, "semaphore() has no option 'owner'"),
         ({"permits": 5, "on_lost": "flag"}, "on_lost must be a plain function or None, not 'flag'"),
