@@ -202,6 +202,7 @@ class Guard:
         # Each sentry calls this. The first one writes for all; meanwhile `_look` does not judge a
         # marker that may be this program's own.
         self.founding = True
+        connections = [sentry.connection for sentry in sentries]
         try:
             # All writes leave before the first reply is awaited, so that a master that hangs
             # delays the verdict, but not the markers of the others.
@@ -216,6 +217,22 @@ class Guard:
             ]
         finally:
             self.founding = False
+        self._judge_new(connections, answers)
+
+    def _judge_new(
+        self,
+        connections: Sequence[Connection | None],
+        answers: Sequence[tuple[object, object]],
+    ) -> None:
+        """
+        Judge the masters that `found` has marked.
+
+        Args:
+            connections: Those to the masters, over which it asked.
+
+            answers: The reply of each master to its marker, and the marker that was read then.
+        """
+        sentries = self._sentries
         # Another program may know one of these servers from before, and mark it as rejoining
         # while this one marks all of them as new. Its marker is left, or replaces this
         # program's. Hence the markers are judged after all were written: one that rejoins
@@ -228,8 +245,17 @@ class Guard:
             marker is not None and (marker.rejoining or not sentry.info.is_named(marker.run_id))
             for sentry, marker in zip(sentries, found, strict=True)
         )
-        for sentry, marker, (marked, get) in zip(sentries, found, answers, strict=True):
-            if refuses(marked, get) and sentry.state is UNDECIDED:
+        for sentry, connection, marker, (marked, get) in zip(
+            sentries, connections, found, answers, strict=True
+        ):
+            if sentry.connection is not connection:
+                # It was read over a connection that has ended: the server may have lost it since,
+                # by a flush or a restart. The next examination has to know that it was there; one
+                # that is underway may have judged without that.
+                if new and marker is not None and sentry.state in {None, UNDECIDED}:
+                    sentry.remember(Verdict(MEMBER), marker)
+                    sentry.recheck_soon()
+            elif refuses(marked, get) and sentry.state is UNDECIDED:
                 # A program with a lease from before the restart can't mark it either. Once it
                 # accepts writes, this program may be the first of the two: its marker would
                 # prove nothing, now or later.
@@ -287,7 +313,7 @@ class Sentry:
         self._tag = route.tag
         self._key = commands.MARKER + PLACEHOLDER if route.tag else commands.MARKER
         self._reading = commands.read_marker(self._key)
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
         self._wake: asyncio.Future[None] | None = None
         self._recheck = False
         self._flushed = False
@@ -356,7 +382,7 @@ class Sentry:
     def attach(self, connection: Connection) -> None:
         """Use *connection* from now on, so that no push is missed before the marker is read."""
         # A proof that is underway belongs to the former connection: the next flush needs a new one.
-        self._connection = connection
+        self.connection = connection
         self._proof = None
 
     def questions(self) -> GuardQuestions:
@@ -378,7 +404,7 @@ class Sentry:
             The master counts as not connected.
         """
         declared, found = await asked.sets.reply, await asked.marker.reply
-        if self._connection is not connection:
+        if self.connection is not connection:
             raise ConnectionError(connection.reason)
         self._rereads = 0
         self.settled = False
@@ -390,6 +416,8 @@ class Sentry:
             joining = sets.join(number, info.run_id + self._tag.decode(), connection, declared)
             await self._judge(info, found)
             await sets.joined(number, connection, joining)  # the master had no vote before
+            if self.state is MEMBER and sets.bar(number) is not None:
+                self.set_verdict(Verdict(MEMBER), self._marker)  # the set was not declared there
             if self._recheck:  # the marker was changed, or the keys flushed, since it was read
                 self._recheck = False
                 await self._look()
@@ -401,8 +429,9 @@ class Sentry:
         pace = Pace(quarantine.PUSHED_INTERVAL)
         while not down.done():
             try:
-                if self.state is UNDECIDED:
-                    # Before the wait: the last master of a new set makes all usable at once.
+                if self.state is UNDECIDED and not self._recheck:
+                    # Before the wait: the last master of a new set makes all usable at once. Not
+                    # before an examination that is due: it may show that a marker was lost.
                     await self._guard.found()
                 # `_rest` clears `_recheck` before `_look` reads the marker. A push that comes
                 # behind that read sets it again, and the next rest ends at once; cleared after the
@@ -415,8 +444,8 @@ class Sentry:
             except MasterError as error:
                 if isinstance(error, ReplicaError):
                     self.saw_replica(error.info)
-                if self._connection is not None:
-                    self._connection.condemn(error.cause, replies.harmless(str(error)))
+                if self.connection is not None:
+                    self.connection.condemn(error.cause, replies.harmless(str(error)))
 
     async def _rest(self, down: asyncio.Future[None], pace: Pace) -> None:
         wait = self._pause()
@@ -446,7 +475,7 @@ class Sentry:
         return pause
 
     async def _look(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         # While this waits for replies, `found` may set a verdict, a push may set `_flushed`, and
@@ -458,7 +487,7 @@ class Sentry:
         info, _, marker = connection.ask(commands.INFO, commands.CACHING, self._reading)
         now = await examined(await info.reply, connection, self._identified)
         found = carried(marker_of(await marker.reply, self._tag), self._outlives)
-        if self._connection is not connection:
+        if self.connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
         if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
@@ -500,7 +529,7 @@ class Sentry:
         # longer quarantine, or the server from before. Each writes, reads back, and judges again
         # by the marker that it finds, until that equals its own or has at least as many facts.
         for again in reversed(range(WRITES)):
-            self._remember(verdict, marker)
+            self.remember(verdict, marker)
             asked = self.ask_for(verdict, over=found)
             if asked is None:
                 break
@@ -530,7 +559,7 @@ class Sentry:
         It is written only *over* the reply by which the verdict was reached: otherwise a flush
         since then would stay hidden.
         """
-        if verdict.write is None or self._connection is None:
+        if verdict.write is None or self.connection is None:
             return None
         marker = carried(verdict.write, -self._outlives)
         read = over if isinstance(over, bytes) else b""
@@ -538,12 +567,12 @@ class Sentry:
         packed, loop = (mark, commands.CACHING, self._reading), asyncio.get_running_loop()
         asked = MarkerWrite(*[Question(command, loop) for command in packed])
         self._flushed = False
-        if self._connection.send(b"".join(packed), asked) is not None:
+        if self.connection.send(b"".join(packed), asked) is not None:
             return None  # it has ended, and `gone` was not called yet
-        self._connection.overdue()
+        self.connection.overdue()
         return asked
 
-    def _remember(self, verdict: Verdict, marker: Marker | None) -> None:
+    def remember(self, verdict: Verdict, marker: Marker | None) -> None:
         guard, number = self._guard, self._number
         guard.seen[number] = quarantine.remember(
             guard.seen[number], self.info, marker, verdict, guard.clock()
@@ -552,7 +581,7 @@ class Sentry:
     def set_verdict(self, verdict: Verdict, marker: Marker | None) -> None:
         # In one step, without an await: `send` and the votes follow in `_changed`, before
         # another task can see the new state.
-        self._remember(verdict, marker)
+        self.remember(verdict, marker)
         self._marker = marker
         self.state = verdict.state
         # A `_look` that has asked before this, and waits for its replies, finds another number then
@@ -613,7 +642,7 @@ class Sentry:
         The replies behind the push may be of a server without its keys. Those behind the proof's
         own need no proof. If the master hangs, the held replies are missing, like all others.
         """
-        connection, proof = self._connection, self._proof
+        connection, proof = self.connection, self._proof
         if connection is None:
             return
         if proof is None or proof.over:
@@ -678,10 +707,10 @@ class Sentry:
 
     def _again(self, cause: NoVoteCause, reason: str) -> None:
         """End the connection, so that no reply underway counts, and dial again at once."""
-        if self._connection is not None:
+        if self.connection is not None:
             # Before `condemn`, which calls `Master._step_down`: that reads the flag.
             self.dials_again = True
-            self._connection.condemn(cause, reason)
+            self.connection.condemn(cause, reason)
 
     def saw_replica(self, info: ServerInfo | None = None) -> None:
         """
@@ -707,7 +736,7 @@ class Sentry:
             guard, number = self._guard, self._number
             guard.seen[number] = quarantine.last_seen(guard.seen[number], guard.clock())
         self._guard.sets.gone(self._number, closing=closing)
-        self._connection = None
+        self.connection = None
         self.state = None
 
 

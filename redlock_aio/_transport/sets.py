@@ -7,7 +7,7 @@ The lines that programs write about their masters, and the votes that this progr
 
 `membership` has the rules: whoever comes second on a common master restricts itself. Hence a
 program reads what others have written before it writes anything, and a master votes only
-after the reply to that. A program that is refused writes nothing, so it can't restrict
+after it has confirmed that; an error confirms nothing. A program that is refused writes nothing, so it can't restrict
 anybody. Each reply is evaluated when it arrives, even if the task that awaited it was
 cancelled.
 """
@@ -192,14 +192,20 @@ class DeclaredSets:
         reply = await own
         self._check(reply)
         if replies.has_no_script(reply):
-            await self._ask_until_answered(number, connection)
+            reply = await self._ask_until_answered(number, connection)
+        # A server without memory, or one that can't save, has written nothing. Without this
+        # program's line, one that comes later would not learn of it. `look` tries again.
+        if isinstance(reply, Exception) and not self._stands(number):
+            self._links.pop(number, None)
         if others:
             await asyncio.wait(others, timeout=PATIENCE)
 
     async def look(self, number: int, connection: Connection, *, quarantined: bool) -> None:
         """Write the lines again if that is due; read them first while a master may not vote."""
         if self._is_restricted or number not in self._links:
-            await self._ask_until_answered(number, connection, reads=True)
+            reply = await self._ask_until_answered(number, connection, reads=True)
+            if isinstance(reply, Exception):
+                return  # who has not read what others wrote must not write
             # The reply has been evaluated, maybe by a reply to another master's question, too.
             if self._restriction.refused_by is not None:
                 return
@@ -210,7 +216,13 @@ class DeclaredSets:
             and self._clock() < self._links[number][1] + self._quarantine() * DUE
         ):
             return
-        await self._ask_until_answered(number, connection)
+        before = self._links.get(number)
+        reply = await self._ask_until_answered(number, connection)
+        if isinstance(reply, Exception) and number in self._links:
+            if before is None:
+                del self._links[number]
+            else:  # it keeps its vote, and gets the lines once it can
+                self._links[number] = before
 
     def gone(self, number: int, *, closing: bool) -> None:
         """Called when the connection to a master has ended; *closing* if this manager ends."""
@@ -250,16 +262,26 @@ class DeclaredSets:
         # Over a copy: a connection that has ended answers at once, and `_judge` may clear `_links`.
         return [self._ask(other, link).reply for other, (link, _) in [*self._links.items()]]
 
+    def _stands(self, number: int) -> bool:
+        """Return whether this program's set stands on a master for one more quarantine."""
+        until = self._clock() + self._quarantine()
+        return any(
+            line.names == self._names and not line.run_id and line.until > until
+            for line in self._shown.get(number, [])
+        )
+
     async def _ask_until_answered(
         self, number: int, connection: Connection, *, reads: bool = False
-    ) -> None:
+    ) -> object:
         # A server without the scripts has got them by the time of the second request: the
         # connection loads them at the first NOSCRIPT, and commands are executed in order.
+        reply: object = None
         for _ in range(TRIES):
             reply = await self._ask(number, connection, reads=reads).reply
             self._check(reply)
             if not replies.has_no_script(reply):
-                return
+                break
+        return reply
 
     def _ask(
         self, number: int, connection: Connection, *, reads: bool = False, joins: bool = False
@@ -275,7 +297,7 @@ class DeclaredSets:
             on_reply = functools.partial(self._take, expected=expected)
             # When it is sent, not when it is answered: `bar` has no objection then, but the
             # master votes only after `joined` has seen the reply, and a restriction in that
-            # reply ends the vote by `_judge`.
+            # reply ends the vote by `_judge`. An error takes it back.
             self._links[number] = connection, self._clock()
         question = EvaluatedQuestion(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])

@@ -652,6 +652,39 @@ async def test_a_master_where_the_set_can_be_read_but_not_declared_has_no_vote(
     assert vote.detail.startswith("the restart guard must run scripts on the key")
 
 
+@pytest.mark.parametrize("what", ["writes", "all"])
+async def test_a_master_that_can_not_save_the_set_has_no_vote_until_it_can(
+    m: dict[str, FakeMaster], what: Literal["writes", "all"]
+) -> None:
+    """Without the line there, a program that comes later would not learn of this one."""
+    execute, error = m["a"].execute, "MISCONF Redis is configured to save RDB snapshots, but can't"
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if error and DECLARE.sha in command and (len(command) > 4 or what == "all"):
+            return Error(error)
+        return execute(command, listener)
+
+    async with program(of(m, "abcde")):
+        pass  # the masters are known as members
+    await asyncio.sleep(OVER)
+    vars(m["a"])["execute"] = refusing
+    async with program(of(m, "abc")) as first:
+        for _ in range(30):
+            assert await answers(first) == "QGG"
+            assert declared(m["a"]) == []
+            await asyncio.sleep(0.1)
+        error = ""
+        await asyncio.sleep(1.5)
+        assert await answers(first) == "GGG"
+        assert declared(m["a"]) == ["abc"]
+        async with program(of(m, "ade")) as second:
+            assert is_refused(second)
+        error = "MISCONF again"
+        m["a"].cut()
+        await asyncio.sleep(1)
+        assert await answers(first) == ("GGG" if what == "writes" else "QGG"), "its line is there"
+
+
 # Masters that are down or hang.
 
 

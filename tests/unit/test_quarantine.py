@@ -30,6 +30,7 @@ from .kit import (
     guarded,
     has_lock,
     now,
+    occupy,
     restart,
     votes,
 )
@@ -156,6 +157,34 @@ async def test_a_new_master_that_can_not_be_marked_does_not_delay_the_others(
         young[0].resume()
         await asyncio.sleep(QUARANTINE + 1)
         assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.parametrize("how", ["flush", "restart"])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
+    young: list[FakeMaster], number: int, how: str
+) -> None:
+    """
+    The last of three new masters is slow, and the others have written their markers.
+
+    Another program has a lock on these, and one of them forgets it. Its marker was read before,
+    over a connection that has ended.
+    """
+    masters = young[:3]
+    masters[2].latency = 0.2
+    async with guarded(masters) as redlock:
+        while states(masters) != ["member", "member", "none"]:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.001)
+        occupy(masters[:2], ttl=int(QUARANTINE * 900))
+        await asyncio.sleep(0.01)
+        masters[number].flush() if how == "flush" else masters[number].restart()
+        masters[2].latency = 0.001
+        held = now() + QUARANTINE * 0.85
+        while now() < held:
+            assert await redlock.lock("r").try_acquire() is None
+            await asyncio.sleep(0.0003 if now() < 2 else 0.1)
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(redlock) == "GGG"
 
 
 async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
