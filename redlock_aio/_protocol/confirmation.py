@@ -241,8 +241,9 @@ class Confirmation:
         return None
 
     def describe(self, configuration: Configuration | Owner | None, now: float) -> str:
+        # Any thread may ask for statistics, and the voters may be replaced meanwhile.
         missing = [
-            f"{self._names[voter]} {self._why_not(answer, now)}"
+            f"{self._names.get(voter, voter)} {self._why_not(answer, now)}"
             for voter, answer in self._answers.items()
             if answer.configuration != configuration
             or configuration is None

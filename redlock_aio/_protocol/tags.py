@@ -19,6 +19,8 @@ from binascii import crc_hqx
 from collections.abc import Sequence
 from os import urandom
 
+from redlock_aio._rules.validation import described
+
 SLOTS = 16_384
 """The number of slots of a Cluster."""
 
@@ -72,10 +74,10 @@ def chosen_tags(tags: Sequence[str], masters: int) -> tuple[bytes, ...]:
             its own.
     """
     if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise TypeError(f"tags must be a list of str, not a {type(tags).__name__}")
+        raise TypeError(f"tags must be a list of str, not {described(tags)}")
     for tag in tags:
         if not isinstance(tag, str):
-            raise TypeError(f"tags must be a list of str, not with a {type(tag).__name__}")
+            raise TypeError(f"tags must be a list of str, not with {described(tag)}")
         if len(tag) != _DIGITS or not (tag.isascii() and tag.isalnum()):
             raise ValueError(f"tags must have {_DIGITS} letters or digits each, such as '0001'")
     if len(tags) != masters:

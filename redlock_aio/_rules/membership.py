@@ -2,7 +2,7 @@
 Which masters may vote beside programs that name other masters for the same locks.
 
 Each program keeps two kinds of lines on each of its masters: one with the names of all its
-masters, and for each master the server that it is connected to. A master stands its lines in
+masters, and for each master the server that it is connected to. A master keeps its lines in
 the order in which they came, and forgets those that nobody has written for a while. Two
 rules follow, and in both only the one that came second is restricted:
 

@@ -8,8 +8,8 @@ replies are matched to them in that order. The laws of this file:
   is still read, and matched to its command.
 - Hence each command is executed after the ones that were sent before it. A
   release that follows an unanswered acquisition is safe only for this reason.
-- No command is sent again, with one exception: a release that did not run,
-  because the master has forgotten its script or lacks its command.
+- No command is sent again, except one that did not run because the master has
+  forgotten its script or lacks its command; and only if it may run late.
 
       send(a)  send(b)  send(c)
          │        │        │
@@ -173,6 +173,8 @@ class Connection(asyncio.Protocol):
     One connection, after redis-py has authenticated it.
 
     Args:
+        number: That of the master, for *on_push*.
+
         condemn_after: The seconds without data after which the connection is ended
             while a reply is overdue.
 

@@ -7,9 +7,9 @@ The lines that programs write about their masters, and the votes that this progr
 
 `membership` has the rules: whoever comes second on a common master restricts itself. Hence a
 program reads what others have written before it writes anything, and a master votes only
-after it has confirmed that; an error confirms nothing. A program that is refused writes nothing, so it can't restrict
-anybody. Each reply is evaluated when it arrives, even if the task that awaited it was
-cancelled.
+after it has confirmed that; an error confirms nothing. A program that is refused writes
+nothing, so it can't restrict anybody. Each reply is evaluated when it arrives, even if the task
+that awaited it was cancelled.
 """
 
 import asyncio

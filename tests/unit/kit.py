@@ -165,7 +165,7 @@ async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:
 
 
 def guarded(masters: Masters, **options: Any) -> Redlock:
-    """Return a manager with a restart guard, and with quarantines of `LASTS` seconds."""
+    """Return a manager with a restart guard, and with quarantines of `QUARANTINE` seconds."""
     return Redlock(masters, max_ttl=MAX_TTL, **options)
 
 

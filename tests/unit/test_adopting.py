@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from redlock_aio import Answer, Lease, LockLostError, LossCause, NoVoteCause, Redlock
+from redlock_aio import Answer, Lease, LockLostError, LossCause, NoVoteCause, Redlock, Retry
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.lease_export import exported as text_of, imported
 from redlock_aio._protocol.scripts import ADOPT
@@ -449,3 +449,22 @@ async def test_a_second_adoption_is_refused_and_leaves_the_first_alone(
             await there.adopt(exported)
         await asyncio.sleep(0.1)
         assert locks_of_each(masters) == [{"r": later.token}] * 5
+
+
+@pytest.mark.promise("S9")
+async def test_a_cancelled_adoption_wakes_the_waiters_of_its_process(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The masters push no change to the connection that has made it."""
+    async with Redlock(masters, restart_guard="off") as exporter:
+        text = (await exporter.lock("r", ttl=20_000).acquire()).export()
+        seldom = Retry(min_delay=30_000, max_delay=30_000)
+        waiting = asyncio.create_task(redlock.lock("r", retry=seldom).acquire())
+        await asyncio.sleep(0.2)
+        adopting = asyncio.create_task(redlock.adopt(text))
+        await asyncio.sleep(0.0004)
+        adopting.cancel()
+        async with asyncio.timeout(0.1):
+            await (await waiting).release()
+        await asyncio.wait([adopting])
+        assert adopting.cancelled()

@@ -1,5 +1,6 @@
 """The server that a majority of the Sentinels confirms: tables, and random failovers."""
 
+import itertools
 import math
 import os
 import random
@@ -16,6 +17,8 @@ from redlock_aio._protocol.confirmation import (
     questions,
     read_answer,
 )
+
+from .kit import interrupted
 
 OLD, NEW = Configuration("10.0.0.1", 6379, 3), Configuration("10.0.0.2", 6379, 4)
 LATER = Configuration(OLD.host, OLD.port, OLD.epoch + 2)
@@ -217,3 +220,16 @@ def test_a_sentinel_that_refuses_the_question_refuses_permanently() -> None:
     refusal = Exception("NOPERM this user has no permissions to run the 'sentinel' command")
     assert read_answer([refusal, refusal, refusal], 1.0).permanent
     assert not read_answer([Exception("LOADING"), {}, b"id"], 1.0).permanent
+
+
+def test_another_thread_may_ask_while_the_voters_are_replaced() -> None:
+    def replaced(place: int) -> bool:
+        confirmation = Confirmation(kind="nodes confirm")
+        confirmation.set_voters({"a": "A", "b": "B"})
+        return interrupted(
+            lambda: confirmation.set_voters({"a": "A", "c": "C"}),
+            place,
+            lambda: confirmation.describe(None, 0.0),
+        )
+
+    assert sum(1 for _ in itertools.takewhile(replaced, itertools.count())) > 10

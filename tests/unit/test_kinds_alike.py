@@ -1,6 +1,7 @@
 """What is promised of a lock is promised of each kind of lock, however its lease was won."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 
@@ -299,6 +300,74 @@ async def test_a_restored_key_lasts_as_long_as_an_extension_that_was_counted(
             await asyncio.sleep(0.1)
         for link in links:
             link.mend()
+
+
+async def after_another(redlock: Redlock, other: Redlock, kind: str) -> Lease:
+    """Acquire a lease that waited for *other*, out of the queue if it is fair."""
+    first = await KINDS["fair" if kind == "reader" else kind](other).acquire()
+    waiting = asyncio.create_task(KINDS[kind](redlock, auto_extend=False).acquire())
+    await asyncio.sleep(0.2)
+    await first.release()
+    return await waiting
+
+
+@ALIKE
+@pytest.mark.promise("S8")
+async def test_the_queue_waits_no_longer_for_a_holder_that_has_shortened_its_lease_and_dies(
+    other: Redlock, masters: list[FakeMaster], kind: str
+) -> None:
+    links = links_to(masters)
+    async with Redlock(links, restart_guard="off") as redlock:
+        lease = await after_another(redlock, other, kind)
+        await lease.extend(100)
+        for link in links:
+            link.cut()
+        next_one = KINDS["fair" if kind == "reader" else kind](other)
+        async with asyncio.timeout(4.2 if kind == "reader" else 1.2), next_one:
+            pass
+        for link in links:
+            link.mend()
+
+
+@ALIKE
+@pytest.mark.promise("S1")
+async def test_a_lease_that_was_shortened_is_held_until_then(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], kind: str
+) -> None:
+    lease = await after_another(redlock, other, kind)
+    await lease.extend(3_000)
+    rivals = [KINDS[each](other) for each in ("permit" if "permit" in kind else "fair", kind)]
+    waiting = [asyncio.create_task(rival.acquire()) for rival in rivals if kind != "reader"]
+    waiting += [asyncio.create_task(KINDS["fair"](other).acquire())] if kind == "reader" else []
+    await asyncio.sleep(2)
+    assert lease.valid
+    assert not any(each.done() for each in waiting)
+    await lease.release()
+    for each in asyncio.as_completed(waiting):
+        async with asyncio.timeout(0.5):
+            await (await each).release()
+    await settle(masters, 5)
+    assert not remaining_keys(masters, counters=False)
+
+
+@ALIKE
+async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
+    masters: list[FakeMaster], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(redlock: Redlock) -> None:
+        with contextlib.suppress(RedlockError):
+            while True:
+                async with KINDS[kind](redlock):
+                    pass
+
+    for moment in range(30):
+        redlock = Redlock(masters, restart_guard="off")
+        async with redlock:
+            await warm(redlock)
+            using = asyncio.create_task(use(redlock))
+            await asyncio.sleep(moment / 4000)
+        await asyncio.wait([using])
+    assert not caplog.messages
 
 
 # A first request that is answered after the timeout.

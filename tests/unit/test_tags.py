@@ -100,8 +100,8 @@ def test_chosen_tags() -> None:
     ("given_tags", "error", "text"),
     [
         ("0001", TypeError, "tags must be a list of str, not a str"),
-        (7, TypeError, "tags must be a list of str, not a int"),
-        ([1, 2, 3], TypeError, "tags must be a list of str, not with a int"),
+        (7, TypeError, "tags must be a list of str, not an int"),
+        ([1, 2, 3], TypeError, "tags must be a list of str, not with an int"),
         (["001", "0002", "0003"], ValueError, "tags must have 4 letters or digits each"),
         (["{0}1", "0002", "0003"], ValueError, "tags must have 4 letters or digits each"),
         (["0001", "0002"], ValueError, "tags must be one for each of the 3 masters, not 2"),

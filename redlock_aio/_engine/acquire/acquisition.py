@@ -330,6 +330,8 @@ class Acquisition:
             votes = watch.view.explain(failed.votes(), masters.clock())
             if (last_attempt is None and not may_be_free) or is_final(votes):
                 raise await self._refusal(known)
+            if masters.closed:  # the rounds were ended, and tell nothing of the masters
+                masters.check_open()
             observer.record(votes, failed.missing)
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that

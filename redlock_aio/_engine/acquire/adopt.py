@@ -218,6 +218,8 @@ class Adoption:
         if self._last is not None:
             release_by(self._masters, self._claim, self._claim.release(), self.handed.ttl)
         self._release_old(self.handed.member, max_ttl)
+        # No master pushes a change to the connection that made it (NOLOOP).
+        self._local_queues.notify_released(self._key)
 
     def release_old(self, max_ttl: int) -> None:
         """

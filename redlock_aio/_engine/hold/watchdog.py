@@ -482,7 +482,10 @@ class Watchdog:
             if hold.is_given_up:
                 raise hold.not_held()
             self.masters.check_open()
+            is_shorter = ttl < hold.ttl
             renewal = self.renew(hold, ttl, now)
+            if is_shorter:
+                self._leave_queue(hold)
             sent.append(renewal)
             if renewal.verdict is OPEN:
                 await self.masters.wait_for(renewal)
@@ -494,6 +497,16 @@ class Watchdog:
             # A task waits for the extension, so it is repeated sooner than by the watchdog.
             pause = retry_pause(hold.ttl, self.masters.master_timeout)
             await asyncio.sleep(max(min(pause, hold.deadline - self.masters.clock()), 0))
+
+    def _leave_queue(self, hold: HeldLease) -> None:
+        """
+        Tell the fair queue of *hold*, if it is in one, to ask when the key expires.
+
+        The queue waits for a holder until the end that its grant had, although the key may end
+        earlier now. Readers stay in it: to leave it gives up their share.
+        """
+        if not hold.claim.key.is_share and (leaving := hold.claim.leave()):
+            self.masters.send(Query(self.masters.links, leaving, repeat=True))
 
     def why_expired(self, hold: HeldLease, now: float) -> Loss:
         return hold.why_expired(self._agenda.stall(now))
@@ -630,9 +643,7 @@ class Watchdog:
         if hold.keep_until > now and hold.state is RELEASED:
             left = math.ceil((hold.keep_until - now) * 1000)
             hold.released = keep(self.masters, hold, left)
-            if leaving := hold.claim.leave():
-                # The next waiter of the fair queue is woken, and asks when the key expires.
-                self.masters.send(Query(self.masters.links, leaving, repeat=True))
+            self._leave_queue(hold)
         else:
             hold.released = take_back(self.masters, hold.claim, hold.longest_ttl)
         # Last: it wakes the next task of this process, whose request must follow the release on
