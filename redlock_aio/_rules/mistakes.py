@@ -39,9 +39,15 @@ def unknown_options(unknown: Iterable[str], *, called: str) -> TypeError:
 
 
 class OnlyForAsyncio:
-    """Raises a `TypeError` with advice if a plain ``with`` enters it."""
+    """Raises a `TypeError` with advice if a plain ``with`` enters it, or if it is copied."""
 
     __slots__ = ()
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            f"a {type(self).__name__} can't be pickled or copied: make a Redlock in each process;"
+            " lease.export() and redlock.adopt() hand a lease over"
+        )
 
     if not TYPE_CHECKING:  # type checkers must go on to refuse this use
 

@@ -6,6 +6,7 @@ One table: the code, the error that it raises, and words that must be in it. The
 """
 
 import asyncio
+import copy
 import logging
 import pickle
 import re
@@ -23,6 +24,7 @@ from redlock_aio import (
     QuorumUnavailableError,
     Redlock,
     RedlockError,
+    sync,
 )
 from redlock_aio.testing import FakeMaster
 
@@ -245,3 +247,14 @@ async def test_a_hint_is_pickled(redlock: Redlock) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert error.hint
     assert (back.hint, str(back)) == (error.hint, str(error))
+
+
+async def test_what_belongs_to_one_process_is_not_pickled_or_copied(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    of_threads = sync.Redlock(masters)
+    async with redlock.lock("r") as lease:
+        for each in (redlock, redlock.lock("r"), lease, of_threads, of_threads.lock("r")):
+            for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=f"^a {type(each).__name__} can't be pickled"):
+                    copied(each)
