@@ -248,18 +248,19 @@ class Guard:
         for sentry, connection, marker, (marked, get) in zip(
             sentries, connections, found, answers, strict=True
         ):
+            late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
             if sentry.connection is not connection:
-                # It was read over a connection that has ended: the server may have lost it since,
-                # by a flush or a restart. The next examination has to know that it was there; one
-                # that is underway may have judged without that.
-                if new and marker is not None and sentry.state in {None, UNDECIDED}:
-                    sentry.remember(Verdict(MEMBER), marker)
+                # The marker was read over a connection that has ended. The server may have lost
+                # it since, by a flush or a restart; or it still has this program's own, although
+                # the set is not new. The next examination has to know, and one that is underway
+                # may have judged without that.
+                if marker is not None and sentry.state in {None, UNDECIDED}:
+                    sentry.remember(Verdict(MEMBER) if new else late, marker)
                     sentry.recheck_soon()
             elif refuses(marked, get) and sentry.state is UNDECIDED:
                 # A program with a lease from before the restart can't mark it either. Once it
                 # accepts writes, this program may be the first of the two: its marker would
                 # prove nothing, now or later.
-                late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
                 sentry.set_verdict(late, marker)
             elif new and marker is not None and sentry.state is UNDECIDED:
                 if marker.quarantine_ms < in_marker(self.quarantine):
@@ -267,7 +268,6 @@ class Guard:
                 else:
                     sentry.set_verdict(Verdict(MEMBER), marker)
             elif not new and marked == OK:
-                late = quarantine.not_new(sentry.info, sentry.quarantine, certain=True)
                 sentry.ask_for(late, over=get)
                 sentry.recheck_soon()  # masters do not push a client's own changes to it
 
@@ -525,6 +525,11 @@ class Sentry:
         self._ahead = None if info.time is None else info.time - round(now * 1_000_000)
         self._started = now - (info.uptime or 0)
         verdict = self._verdict(info, marker)
+        if verdict.state is MEMBER and self.state is None and self._guard.founding:
+            # The marker may be this program's own, of a set that is not known to be new. `found`
+            # has it examined again.
+            self.set_verdict(Verdict(UNDECIDED), marker)
+            return
         # Two programs may judge the same restart at the same time, and one may know more: a
         # longer quarantine, or the server from before. Each writes, reads back, and judges again
         # by the marker that it finds, until that equals its own or has at least as many facts.

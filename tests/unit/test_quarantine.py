@@ -187,6 +187,34 @@ async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
         assert await answers(redlock) == "GGG"
 
 
+@pytest.mark.parametrize("back", ["before", "after"])
+async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
+    young: list[FakeMaster], back: str
+) -> None:
+    """
+    Of five masters that have restarted, another program has marked the last one as rejoining.
+
+    This program marks the others as members, and its connections to them end before it has read
+    that: they are back before or after the set is judged.
+    """
+    young[4].latency = 0.2
+    async with guarded(young) as redlock:
+        while states(young) != ["member"] * 4 + ["none"]:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.001)
+        mark(young[4], "rejoining", int(young[4]._clock()))
+        for master in young[:4]:
+            master.cut()
+            master.latency = 0.001 if back == "before" else 0.3
+        until = now() + QUARANTINE * 0.9
+        while now() < until:
+            assert await redlock.lock("r").try_acquire() is None
+            await asyncio.sleep(0.002 if now() < 2 else 0.1)
+        for master in young:
+            master.latency = 0.001
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(redlock) == "G" * 5
+
+
 async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
     masters: list[FakeMaster],
 ) -> None:
