@@ -9,6 +9,7 @@ docs/how-to/work-in-threads.md explains it.
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import threading
 import time
@@ -35,7 +36,8 @@ async def run_in_thread(
 
     # A future, and no task as by `asyncio.to_thread`: the end of `asyncio.run` would cancel that,
     # and it would count as done while its thread works on.
-    thread = asyncio.get_running_loop().run_in_executor(None, work, check, parts)
+    run = contextvars.copy_context().run  # as asyncio.to_thread does it
+    thread = asyncio.get_running_loop().run_in_executor(None, run, work, check, parts)
     try:
         await asyncio.shield(thread)
     except asyncio.CancelledError:

@@ -34,7 +34,7 @@ async def work(redlock: Redlock) -> None:
         except LockNotAcquiredError:  # another worker does it, or has crashed; or no majority votes
             await asyncio.sleep(1)
         except Exception:  # the work failed, or its lock was lost
-            log.exception("job %s goes back to the queue", job)
+            log.exception("job %s, done: %s", job, is_done)
             await asyncio.sleep(1)
         finally:
             if not is_done:  # also if this worker is stopped

@@ -874,6 +874,7 @@ class Redlock(OnlyForAsyncio):
         are awaited for one master timeout at most. Closing twice is harmless;
         ``async with`` opens a closed manager again. Blocks of ``async with redlock:`` may be
         nested, or overlap: the end of the last one closes it, and this method closes it at once.
+        Then open it again only when all blocks have ended: the end of one closes it again.
 
         Raises:
             RedlockError: It is in use by another event loop, or by the process

@@ -521,10 +521,11 @@ class Opener:
         except asyncio.CancelledError:
             # `__aexit__` does not run when `__aenter__` is cancelled: nobody else would close the
             # session.
-            await self.leave()
+            if self.current is session:
+                await self.leave()
             raise
         # Another task may have closed the manager while this one waited.
-        if self.current is None:
+        if self.current is not session:
             session.masters.check_open()
 
     async def leave(self) -> None:

@@ -317,19 +317,14 @@ class PortalOpener:
         """Return the portal for a block of ``with``, also of a manager that was closed."""
         if self._closed and (closing := self.running) is not None:
             closing.close()
-        portal = self._start(again=True)
         with _lock:
+            portal = self._start(again=True)
             portal.entered += 1
         return portal
 
     def leave(self) -> None:
-        """End a block of ``with``; the last one closes the manager."""
-        with _lock:
-            portal = self.running
-            if portal is not None and portal.entered > 1:
-                portal.entered -= 1
-                return
-        self.close()
+        """End a block of ``with``; the last one closes the manager, as `close` does."""
+        self._close(block=True)
 
     def _start(self, *, again: bool = False) -> Portal:
         with _lock:
@@ -357,8 +352,14 @@ class PortalOpener:
         Raises:
             RedlockError: The caller runs in the manager's own event loop.
         """
+        self._close(block=False)
+
+    def _close(self, *, block: bool) -> None:
         with _lock:
             portal = self.running
+            if block and portal is not None and portal.entered > 1:
+                portal.entered -= 1
+                return
             if portal is not None:
                 portal.check_thread()
             self._closed = True

@@ -541,7 +541,8 @@ class Redlock(OnlyForThreads):
         a lock get a `RedlockError`. Replies are awaited for one master timeout at most.
         Closing twice is harmless; ``with`` opens a closed manager again. Blocks of
         ``with redlock:`` may be nested, or overlap: the end of the last one closes it, and this
-        method closes it at once.
+        method closes it at once. Then open it again only when all blocks have ended: the end of
+        one closes it again.
 
         Raises:
             RedlockError: It is called in the thread of the event loop, as by the listener.

@@ -411,3 +411,22 @@ async def test_a_block_whose_begin_is_cancelled_closes_no_other(masters: list[Fa
         pass
     await redlock.__aexit__(None, None, None)
     assert repr(redlock) == "<Redlock 5 masters, closed>"
+
+
+async def test_an_entry_that_is_cancelled_late_closes_no_later_session(
+    masters: list[FakeMaster],
+) -> None:
+    slow(masters, 0.05)
+    redlock = Redlock(masters)
+    first = asyncio.create_task(redlock.__aenter__())
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(redlock.aclose())
+    await asyncio.sleep(0)
+    second = asyncio.create_task(redlock.__aenter__())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first, closing, second])
+    assert second.result() is redlock
+    async with redlock.lock("r"):
+        pass
+    await redlock.aclose()
