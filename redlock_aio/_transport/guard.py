@@ -196,9 +196,11 @@ class Guard:
         meanwhile. A master that refuses its marker counts as one that restarted. After a
         cancellation the markers that were written by then stay.
         """
-        sentries = self._sentries
-        if self.founding or self.is_old or any(sentry.state is None for sentry in sentries):
+        if self.founding or self.is_old or any(s.state is None for s in self._sentries):
             return
+        # Those that vote have been judged. A marker that is written there once more would hide
+        # that a flush, whose push is on its way, has deleted the first one.
+        sentries = [sentry for sentry in self._sentries if sentry.state is UNDECIDED]
         # Each sentry calls this. The first one writes for all; meanwhile `_look` does not judge a
         # marker that may be this program's own.
         self.founding = True
@@ -217,10 +219,11 @@ class Guard:
             ]
         finally:
             self.founding = False
-        self._judge_new(connections, answers)
+        self._judge_new(sentries, connections, answers)
 
     def _judge_new(
         self,
+        sentries: "Sequence[Sentry]",
         connections: Sequence[Connection | None],
         answers: Sequence[tuple[object, object]],
     ) -> None:
@@ -228,11 +231,12 @@ class Guard:
         Judge the masters that `found` has marked.
 
         Args:
+            sentries: Those of these masters.
+
             connections: Those to the masters, over which it asked.
 
             answers: The reply of each master to its marker, and the marker that was read then.
         """
-        sentries = self._sentries
         # Another program may know one of these servers from before, and mark it as rejoining
         # while this one marks all of them as new. Its marker is left, or replaces this
         # program's. Hence the markers are judged after all were written: one that rejoins
