@@ -165,7 +165,7 @@ class DeclaredSets:
             self._own.pop(number, None)  # they were on another server
         self._places[number] = Place(self._places[number].address, server)
         self._shown.pop(number, None)
-        # Read before the first write: what others wrote may refuse this program, and then `_ask`
+        # Read before the first write: what others wrote may refuse this program, and then `_write`
         # below only reads. If it wrote first, the lines of a refused program would restrict those
         # that come later.
         self._take(number, reply)
@@ -174,7 +174,7 @@ class DeclaredSets:
         others = self._tell_others() if is_new and self._restriction.refused_by is None else []
         # All requests have left by now, before any reply is awaited: a master that hangs delays
         # the evaluation of no other reply. `joined` waits.
-        return [self._ask(number, connection, joins=True).reply, *others]
+        return [self._write(number, connection, joins=True).reply, *others]
 
     async def joined(
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
@@ -192,7 +192,7 @@ class DeclaredSets:
         reply = await own
         self._check(reply)
         if replies.has_no_script(reply):
-            reply = await self._ask_until_answered(number, connection)
+            reply = await self._answered(self._write, number, connection)
         # A server without memory, or one that can't save, has written nothing. Without this
         # program's line, one that comes later would not learn of it. `look` tries again.
         if isinstance(reply, Exception) and not self._stands(number):
@@ -203,7 +203,7 @@ class DeclaredSets:
     async def look(self, number: int, connection: Connection, *, quarantined: bool) -> None:
         """Write the lines again if that is due; read them first while a master may not vote."""
         if self._is_restricted or number not in self._links:
-            reply = await self._ask_until_answered(number, connection, reads=True)
+            reply = await self._answered(self._read, number, connection)
             if isinstance(reply, Exception):
                 return  # who has not read what others wrote must not write
             # The reply has been evaluated, maybe by a reply to another master's question, too.
@@ -217,7 +217,7 @@ class DeclaredSets:
         ):
             return
         before = self._links.get(number)
-        reply = await self._ask_until_answered(number, connection)
+        reply = await self._answered(self._write, number, connection)
         if isinstance(reply, Exception) and number in self._links:
             if before is None:
                 del self._links[number]
@@ -260,7 +260,7 @@ class DeclaredSets:
     def _tell_others(self) -> list[asyncio.Future[object]]:
         """Write the lines on all masters that have them, because a server has come or gone."""
         # Over a copy: a connection that has ended answers at once, and `_judge` may clear `_links`.
-        return [self._ask(other, link).reply for other, (link, _) in [*self._links.items()]]
+        return [self._write(other, link).reply for other, (link, _) in [*self._links.items()]]
 
     def _stands(self, number: int) -> bool:
         """Return whether this program's set stands on a master for one more quarantine."""
@@ -270,35 +270,43 @@ class DeclaredSets:
             for line in self._shown.get(number, [])
         )
 
-    async def _ask_until_answered(
-        self, number: int, connection: Connection, *, reads: bool = False
+    async def _answered(
+        self, ask: Callable[[int, Connection], Question], number: int, connection: Connection
     ) -> object:
         # A server without the scripts has got them by the time of the second request: the
         # connection loads them at the first NOSCRIPT, and commands are executed in order.
         reply: object = None
         for _ in range(TRIES):
-            reply = await self._ask(number, connection, reads=reads).reply
+            reply = await ask(number, connection).reply
             self._check(reply)
             if not replies.has_no_script(reply):
                 break
         return reply
 
-    def _ask(
-        self, number: int, connection: Connection, *, reads: bool = False, joins: bool = False
-    ) -> Question:
+    def _read(self, number: int, connection: Connection) -> Question:
+        return self._ask(number, connection, self.reading, self._take)
+
+    def _write(self, number: int, connection: Connection, *, joins: bool = False) -> Question:
         """Write the lines on a master, or only read them if this program is refused."""
-        if reads or self._restriction.refused_by is not None:
-            command, on_reply = self.reading, functools.partial(self._take)
-        else:
-            texts = self._texts(number)
-            command = commands.declare(self._key, texts)
-            # After a flush, the restart guard says what has happened.
-            expected = 0 if joins else sum(text.since > 0 for text in texts)
-            on_reply = functools.partial(self._take, expected=expected)
-            # When it is sent, not when it is answered: `bar` has no objection then, but the
-            # master votes only after `joined` has seen the reply, and a restriction in that
-            # reply ends the vote by `_judge`. An error takes it back.
-            self._links[number] = connection, self._clock()
+        if self._restriction.refused_by is not None:
+            return self._read(number, connection)
+        texts = self._texts(number)
+        # After a flush, the restart guard says what has happened.
+        expected = 0 if joins else sum(text.since > 0 for text in texts)
+        # When it is sent, not when it is answered: `bar` has no objection then, but the
+        # master votes only after `joined` has seen the reply, and a restriction in that
+        # reply ends the vote by `_judge`. An error takes it back.
+        self._links[number] = connection, self._clock()
+        on_reply = functools.partial(self._take, expected=expected)
+        return self._ask(number, connection, commands.declare(self._key, texts), on_reply)
+
+    def _ask(
+        self,
+        number: int,
+        connection: Connection,
+        command: bytes,
+        on_reply: Callable[[int, object], None],
+    ) -> Question:
         question = EvaluatedQuestion(command, asyncio.get_running_loop(), on_reply)
         refused = connection.send(command, [question])
         # Without this answer the task that awaits the reply would wait for ever.
