@@ -7,7 +7,7 @@ What the locks for asyncio, for threads and of the command line have in common.
 import asyncio
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias, TypedDict
@@ -16,6 +16,7 @@ from redis.asyncio import RedisCluster
 
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
+from redlock_aio._api.templates import Names, Template
 from redlock_aio._engine.session import RestartGuard
 from redlock_aio._rules.retry import Retry
 from redlock_aio._transport.address import ClusterDialler, ClusterMaster, masters_of
@@ -92,6 +93,18 @@ class ManagerArguments(TypedDict, total=False):
     restart_guard: RestartGuard
     listener: Listener | None
     name: str | None
+
+
+def names_of(
+    function: Callable[..., object], templates: Sequence[str]
+) -> Callable[[tuple[object, ...], dict[str, object]], list[str]]:
+    """
+    Return what makes the names to lock from the arguments of a call, for `Redlock.locked`.
+
+    Raises:
+        ValueError: *function* has no parameter for a field.
+    """
+    return Names(function, [Template(template) for template in templates]).of
 
 
 async def acquire_or_skip(lock: Lock) -> Lease:

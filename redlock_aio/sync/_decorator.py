@@ -1,8 +1,8 @@
 """
 Functions that run under a lock, whose name is filled from the call's arguments.
 
-Templates, options and functions are checked by the decorator of `redlock_aio.Redlock`, which
-gets a coroutine function with the same signature.
+Templates and options are checked by `redlock_aio.Redlock.locked`, and the names of a call are
+made by its code.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import redlock_aio
 from redlock_aio import LockNotAcquiredError, QuorumUnavailableError
-from redlock_aio._api.faces import CommonLockArguments, acquire_or_skip
+from redlock_aio._api.faces import CommonLockArguments, acquire_or_skip, names_of
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lock import Lock
 from redlock_aio.sync._portal import PortalOpener
@@ -36,11 +36,9 @@ class FunctionDecorator:
     Args:
         opener: Starts the portal of the manager.
 
-        check: The decorator of `redlock_aio.Redlock`, which checks functions.
+        templates: The names, with fields, checked as by `redlock_aio.Redlock.locked`.
 
-        templates: The names, with fields.
-
-        options: Those of the lock, but *on_lost*.
+        options: Those of the lock, but *on_lost*, checked in the same way.
 
         on_lost: As for `Redlock.lock`.
 
@@ -50,14 +48,12 @@ class FunctionDecorator:
     def __init__(
         self,
         opener: PortalOpener,
-        check: Callable[[Callable[..., Any]], object],
         templates: Sequence[str],
         options: Mapping[str, Any],
         on_lost: OnLostCall | None,
         skips: bool,
     ) -> None:
         self._opener = opener
-        self._check = check
         self._templates = templates
         self._options = {**options, "wait": 0} if skips else options
         self._on_lost = on_lost
@@ -65,16 +61,11 @@ class FunctionDecorator:
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         _check_plain(function)
-
-        @functools.wraps(function)
-        async def same_signature(*_args: object, **_kwargs: object) -> None: ...
-
-        self._check(same_signature)
-        signature, called = inspect.signature(function), function.__qualname__
+        names = names_of(function, self._templates)
 
         @functools.wraps(function)
         def under_a_lock(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            lock = self._lock(self._names(signature, called, args, kwargs))
+            lock = self._lock(names(args, kwargs))
             if self._skips:
                 return _skipping(lock, lambda: function(*args, **kwargs))
             with lock:
@@ -88,27 +79,9 @@ class FunctionDecorator:
             " use 'redlock.is_locked(name)'"
         )
 
-    def _lock(self, names: tuple[str, ...]) -> Lock:
+    def _lock(self, names: Sequence[str]) -> Lock:
         acquire = acquire_or_skip if self._skips else redlock_aio.Lock.acquire
-        return Lock(self._opener, names, self._options, self._on_lost, acquire)
-
-    def _names(
-        self, signature: inspect.Signature, called: str, args: Any, kwargs: Any
-    ) -> tuple[str, ...]:
-        """Return the names that a call with these arguments locks."""
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{called}(): {error}") from None
-        bound.apply_defaults()
-        names = []
-        for template in self._templates:
-            try:
-                names.append(template.format_map(bound.arguments))
-            except Exception as error:
-                error.add_note(f"while the template {template!r} of {called}() was filled")
-                raise
-        return tuple(names)
+        return Lock(self._opener, tuple(names), self._options, self._on_lost, acquire)
 
 
 def _skipping(lock: Lock, call: Callable[[], T]) -> T | None:

@@ -314,8 +314,8 @@ class Redlock(OnlyForThreads):
         """
         given: dict[str, Any] = {**options}
         on_lost = checked_on_lost(given.pop("on_lost", None))
-        check = self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **given)
-        return FunctionDecorator(self._opener, check, templates, given, on_lost, skip_if_locked)
+        self._opener.redlock.locked(*templates, skip_if_locked=skip_if_locked, **given)  # checks
+        return FunctionDecorator(self._opener, templates, given, on_lost, skip_if_locked)
 
     def adopt(
         self,

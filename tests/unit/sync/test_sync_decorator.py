@@ -41,6 +41,16 @@ def test_a_call_holds_the_lock_of_its_arguments(redlock: Redlock) -> None:
     assert "while the template '{rest[0]}" in raised.value.__notes__[0]
 
 
+def test_an_argument_without_a_text_of_its_own_names_no_lock(redlock: Redlock) -> None:
+    @redlock.locked("customer:{customer}")
+    def send(customer: Customer) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"address in memory of .* such as 'customer\.id'"):
+        send(Customer("ada"))
+    assert redlock.find_locks().states == ()
+
+
 def test_methods_of_each_kind(redlock: Redlock) -> None:
     class Account:
         name = "ada"
