@@ -37,15 +37,18 @@ class QuarantineRule(enum.Enum):
 
 class Sender:
     """
-    The sender of a command, which gets the replies: a `Request`, or a `Round` of the engine.
+    The sender of a command, which gets the replies.
 
-    Everything that a connection may ask of a sender is here.
+    A `Request` asks one master, a `Round` of the engine all of them; a `Question` is asked by the
+    transport itself. Everything that a connection may ask of a sender is here.
     """
 
     __slots__ = ()
     in_quarantine: QuarantineRule = QuarantineRule.COUNT
     debt_ttl: int = 0
     """For a release: the ms for which its key may live and its debt is kept; else 0."""
+    is_repeated: bool = False
+    """Whether the same command was sent on this connection before; it is not sent again then."""
     payload: bytes
 
     @property
@@ -83,8 +86,52 @@ TIMED_OUT = NoReply(Answer.TIMED_OUT)
 OVERRUN = NoReply(Answer.ERROR, "too many requests are unanswered")
 
 
-def ignore(_master: int, _reply: object, /) -> None:
-    """Discard a reply that is not needed."""
+def ignore(*_: object) -> None:
+    """Do nothing: for a reply, or another call, that is not needed."""
+
+
+class Altered(Sender):
+    """
+    Another sender whose replies are changed or held back on their way to it.
+
+    In all else it is the original, also for a command that is sent in the place of its own.
+
+    Args:
+        sender: The original.
+
+        pass_on: Called with the original, the number of the master, and its reply.
+    """
+
+    __slots__ = ("_pass_on", "_sender", "debt_ttl", "in_quarantine", "is_repeated", "payload")
+
+    def __init__(self, sender: Sender, pass_on: Callable[[Sender, int, object], None]) -> None:
+        self._sender = sender
+        self._pass_on = pass_on
+        self.payload = sender.payload
+        self.debt_ttl = sender.debt_ttl
+        self.in_quarantine = sender.in_quarantine
+        self.is_repeated = sender.is_repeated
+
+    @property
+    def needless(self) -> int:
+        """As that of the original, which may change."""
+        return self._sender.needless
+
+    def on_reply(self, master: int, reply: object, /) -> None:
+        self._pass_on(self._sender, master, reply)
+
+    def is_refusal(self, reply: object) -> bool:
+        """As the original."""
+        return self._sender.is_refusal(reply)
+
+    def counted(self, reply: object, no_reply: NoReply) -> object:
+        """As the original."""
+        return self._sender.counted(reply, no_reply)
+
+    def instead(self, master: int) -> Sender | None:
+        """As the original; its replies are passed on like those to the command."""
+        other = self._sender.instead(master)
+        return None if other is None else Altered(other, self._pass_on)
 
 
 class Request(Sender):
@@ -92,14 +139,20 @@ class Request(Sender):
     One command to one master.
 
     A command to all masters is a `Round`, which counts their replies.
+
+    Args:
+        was_sent: Called with the number of the master when the request was sent to it.
     """
 
-    __slots__ = ("debt_ttl", "in_quarantine", "needless", "on_reply", "payload")
+    __slots__ = (
+        "debt_ttl", "in_quarantine", "is_repeated", "needless", "on_reply", "payload", "was_sent",
+    )  # fmt: skip
 
     def __init__(
         self,
         payload: bytes,
         on_reply: Callable[[int, object], None] = ignore,
+        was_sent: Callable[[int], None] = ignore,
         *,
         debt_ttl: int = 0,
         needless: int = 0,
@@ -107,15 +160,14 @@ class Request(Sender):
     ) -> None:
         self.payload: bytes = payload
         self.on_reply: Callable[[int, object], None] = on_reply
+        self.was_sent: Callable[[int], None] = was_sent
         self.debt_ttl: int = debt_ttl
         self.needless: int = needless
         self.in_quarantine: QuarantineRule = in_quarantine
+        self.is_repeated: bool = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.payload)} bytes>"
-
-    def was_sent(self, master: int) -> None:
-        """Called when the request was sent to *master*; does nothing here."""
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         self.on_reply(master, no_reply)

@@ -77,12 +77,6 @@ class Question(Sender):
             self.reply.set_result(reply)
 
 
-class Repetition(Request):
-    """A release that is sent on one connection for the second and last time."""
-
-    __slots__ = ()
-
-
 class MasterError(Exception):
     """
     A server was reached and must not vote; the text has the reason.
@@ -375,15 +369,20 @@ class Connection(asyncio.Protocol):
             loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
             self._loaded = loads[-1].reply
             self.send(b"".join([load.payload for load in loads]), loads)
-        if not sender.debt_ttl or isinstance(sender, Repetition):
+        if not sender.debt_ttl or sender.is_repeated:
             return False
         # The repetition runs later than the release was sent. That is safe: it deletes only
         # the value of its own token, and no acquisition uses a token twice.
         # A release also reads the holder's key; a waiter needs that read to be tracked.
         caching = Question(commands.CACHING, self._loop)
-        again = Repetition(
-            sender.payload, sender.on_reply, debt_ttl=sender.debt_ttl, needless=sender.needless
+        again = Request(
+            sender.payload,
+            sender.on_reply,
+            debt_ttl=sender.debt_ttl,
+            needless=sender.needless,
+            in_quarantine=sender.in_quarantine,
         )
+        again.is_repeated = True
         return self.send(caching.payload + again.payload, [caching, again]) is None
 
     def _send_instead(self, sender: Sender) -> bool:

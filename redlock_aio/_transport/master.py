@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from redlock_aio._protocol import commands, replies, request, scripts, tags
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
+from redlock_aio._protocol.request import Altered, NoReply, QuarantineRule, Sender
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer, Vote
@@ -242,8 +242,8 @@ class Master:
         # None of the batch is sent then. The caller sends each of its commands by itself.
         if any(sender.in_quarantine is QuarantineRule.REFUSE for sender in senders):
             return no_reply
-        count = QuarantineRule.COUNT
-        muted = [s if s.in_quarantine is count else _muted(s, no_reply) for s in senders]
+        count, mute = QuarantineRule.COUNT, functools.partial(_mute, no_reply)
+        muted = [s if s.in_quarantine is count else Altered(s, mute) for s in senders]
         return connection.send(payload, muted)
 
     def overdue(self) -> NoReply:
@@ -597,12 +597,6 @@ def _told(bar: Bar) -> tuple[Answer, str, bool]:
     return bar.answer, bar.text, bar.permanent
 
 
-def _muted(sender: Sender, no_reply: NoReply) -> Request:
-    """Wrap the request of *sender* for a quarantined master: most replies count as *no_reply*."""
-    return Request(
-        sender.payload,
-        lambda master, reply: sender.on_reply(master, sender.counted(reply, no_reply)),
-        debt_ttl=sender.debt_ttl,
-        needless=sender.needless,
-        in_quarantine=sender.in_quarantine,
-    )
+def _mute(no_reply: NoReply, sender: Sender, master: int, reply: object) -> None:
+    """Pass on the *reply* of a quarantined master: most replies count as *no_reply*."""
+    sender.on_reply(master, sender.counted(reply, no_reply))

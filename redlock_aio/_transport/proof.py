@@ -13,7 +13,7 @@ the lock was granted. Other programs may write a new marker after a flush; that 
 
 from collections.abc import Callable, Sequence
 
-from redlock_aio._protocol.request import NoReply, Sender
+from redlock_aio._protocol.request import Altered, NoReply, Sender
 
 Judge = Callable[[Sequence[object]], NoReply | None]
 """Judges the replies to a proof's commands: ``None``, or what counts instead of held replies."""
@@ -56,7 +56,7 @@ class Proof(Sender):
 
     def hold(self, sender: Sender) -> Sender:
         """Return the sender to use for *sender*, whose reply waits for this proof."""
-        return _Held(sender, self)
+        return Altered(sender, self.keep)
 
     def keep(self, sender: Sender, master: int, reply: object) -> None:
         """Take the *reply* to a held command; without a reply there is nothing to wait for."""
@@ -82,37 +82,3 @@ class Proof(Sender):
         held, self._held = self._held, []
         for sender, reply in held:
             sender.on_reply(master, reply if instead is None else instead)
-
-
-class _Held(Sender):
-    """A sender whose reply waits for a proof; in all else it is the original."""
-
-    __slots__ = ("_proof", "_sender", "debt_ttl", "in_quarantine", "payload")
-
-    def __init__(self, sender: Sender, proof: Proof) -> None:
-        self._sender = sender
-        self._proof = proof
-        self.in_quarantine = sender.in_quarantine
-        self.payload = sender.payload
-        self.debt_ttl = sender.debt_ttl
-
-    @property
-    def needless(self) -> int:
-        """As that of the original, which may change."""
-        return self._sender.needless
-
-    def is_refusal(self, reply: object) -> bool:
-        """As the original."""
-        return self._sender.is_refusal(reply)
-
-    def counted(self, reply: object, no_reply: NoReply) -> object:
-        """As the original."""
-        return self._sender.counted(reply, no_reply)
-
-    def instead(self, master: int) -> Sender | None:
-        """As the original."""
-        return self._sender.instead(master)
-
-    def on_reply(self, master: int, reply: object, /) -> None:
-        """Hold *reply* back."""
-        self._proof.keep(self._sender, master, reply)

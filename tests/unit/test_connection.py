@@ -12,6 +12,7 @@ from redlock_aio._protocol.request import NoReply, Subscription
 from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
+from redlock_aio._transport.proof import Proof
 
 NUMBER = 3
 """The number of the master."""
@@ -249,6 +250,46 @@ async def test_an_extension_after_noscript_is_not_sent_again(
     connection.data_received(NOSCRIPT)
     assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
     assert transport.writes[1] == LOADS
+
+
+async def test_a_repeated_release_whose_reply_is_held_back_is_not_sent_a_third_time(
+    connection: Connection, transport: Transport
+) -> None:
+    sender = Request(commands.release(b"r", b"t"), debt_ttl=9)
+    sender.in_quarantine = request.QuarantineRule.COUNT_IF_FOUND
+    connection.send(sender.payload, [sender])
+    connection.data_received(NOSCRIPT)
+    connection.prove(Proof([commands.PING], lambda _replies: None))
+    connection.data_received(LOADED + b"+OK\r\n" + NOSCRIPT)
+    assert sender.replies == []
+    assert b"".join(transport.writes).count(RELEASE.sha) == 2
+    connection.data_received(LOADED + b"+PONG\r\n")
+    assert [str(reply) for reply in sender.replies] == ["NOSCRIPT No matching script."]
+
+
+async def test_what_is_sent_instead_of_a_command_has_its_replies_altered_too(
+    connection: Connection, transport: Transport
+) -> None:
+    """So a quarantined master without ``DELIFEQ`` gets the script, and a missing key is no loss."""
+    unknown, lacking = b"-ERR unknown command 'DELIFEQ'\r\n", NoReply(Answer.QUARANTINED)
+
+    class Freeing(Request):
+        in_quarantine = request.QuarantineRule.COUNT_IF_FOUND
+
+        def instead(self, _master: int) -> request.Sender:
+            return request.Request(
+                commands.release(b"r", b"t"), self.on_reply, in_quarantine=self.in_quarantine
+            )
+
+    def alter(original: request.Sender, master: int, reply: object) -> None:
+        original.on_reply(master, original.counted(reply, lacking))
+
+    senders = [Freeing(commands.PING, debt_ttl=9) for _ in range(2)]
+    connection.send(commands.PING * 2, [request.Altered(sender, alter) for sender in senders])
+    connection.data_received(unknown * 2)
+    assert b"".join(transport.writes[1:]) == commands.release(b"r", b"t") * 2
+    connection.data_received(b":0\r\n:1\r\n")
+    assert [sender.replies for sender in senders] == [[lacking], [1]]
 
 
 # The end.

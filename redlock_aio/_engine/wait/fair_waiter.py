@@ -25,7 +25,6 @@ import asyncio
 import functools
 import math
 import random
-from collections.abc import Callable
 
 from redlock_aio._engine.claim import (
     EXPIRY_SLACK,
@@ -43,7 +42,7 @@ from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import LockKey, Permit
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, ignore
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
@@ -86,25 +85,6 @@ MEANS = {
 """The vote for each kind of reply to a request of a waiter."""
 
 GRANTS = MEANS[GRANTED]
-
-
-class QueueRequest(Request):
-    """A request of a waiter to one master, which may grant the lock and enter the queue."""
-
-    __slots__ = ("_on_sent",)
-
-    def __init__(
-        self,
-        payload: bytes,
-        on_reply: Callable[[int, object], None],
-        on_sent: Callable[[int], None],
-    ) -> None:
-        super().__init__(payload, on_reply, in_quarantine=QuarantineRule.REFUSE)
-        self._on_sent = on_sent
-
-    def was_sent(self, master: int) -> None:
-        """Called when the request was sent to *master*."""
-        self._on_sent(master)
 
 
 class FairWaiter(Round):
@@ -309,11 +289,10 @@ class FairWaiter(Round):
         self._received[master] = masters.links[master].received
         self._unanswered[master] += 1
         on_answer = functools.partial(self.on_answer, number, now)
-        if self.ticket.aside:
-            request = Request(payload, on_answer, in_quarantine=QuarantineRule.REFUSE)
-        else:
-            request = QueueRequest(payload, on_answer, functools.partial(self._on_sent, self.claim))
-        masters.send_to(master, request)
+        # Aside, it can neither get the lock nor enter the queue.
+        was_sent = ignore if self.ticket.aside else functools.partial(self._on_sent, self.claim)
+        rule = QuarantineRule.REFUSE
+        masters.send_to(master, Request(payload, on_answer, was_sent, in_quarantine=rule))
 
     def _on_sent(self, claim: Claim, master: int) -> None:
         """Called when a request under *claim* was sent to *master*, which may grant the lock."""
