@@ -14,6 +14,7 @@ from redlock_aio._engine.hold import reentrancy
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Opener, Session
+from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
@@ -105,7 +106,7 @@ class Lock(NotALease, OnlyForAsyncio):
             acquisition = Acquisition(spec, session, wait, began, asking_since)
             # A single resource that nobody in this process holds can't be shared.
             queue = acquisition.queue
-            if queue.holder is not None or queue.readers or not spec.key.can_free:
+            if queue.holder is not None or queue.readers or not isinstance(spec.key, Mutex):
                 hold = self._shared(session, waits=True)
                 if hold is not None:
                     return self._share(session, hold, entering=entering)
@@ -161,7 +162,8 @@ class Lock(NotALease, OnlyForAsyncio):
         masters = session.masters
         now = masters.clock()
         acquisition = Acquisition(spec, session, 0, now, now)
-        may_share = spec.options.reentrant or acquisition.queue.readers or not spec.key.can_free
+        several = not isinstance(spec.key, Mutex)
+        may_share = spec.options.reentrant or acquisition.queue.readers or several
         if may_share and (hold := self._shared(session, waits=False)) is not None:
             return self._share(session, hold, entering=False)
         try:

@@ -76,11 +76,6 @@ class Claim:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {', '.join(map(repr, self.key.each))}>"
 
-    @property
-    def can_free(self) -> bool:
-        """Whether a release only has to delete one key."""
-        return not self.member and self.key.can_free
-
     def release(self) -> bytes:
         if not self.member:
             return self.key.release(self.token)
@@ -371,8 +366,8 @@ def take_back(masters: MasterSet, claim: Claim, ttl: int) -> Release:
     """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
     # A server without the command refuses it, and has the script sent instead (`instead`). So a
     # flag that is out of date costs a round trip and leaves no key behind.
-    if masters.can_free and claim.can_free:
-        freeing = NativeRelease(masters, claim, claim.key.free(claim.token), ttl, FREED)
+    if masters.can_free and not claim.member and (free := claim.key.free) is not None:
+        freeing = NativeRelease(masters, claim, free(claim.token), ttl, FREED)
         masters.send(freeing)
         return freeing
     # The place in the queue may outlive the key. A master that refuses the release at first would

@@ -205,11 +205,9 @@ class Mutex(bytes, _Locked):
     """One key; its commands are packed in `commands`."""
 
     __slots__ = ()
-    can_free: ClassVar[bool] = True
-    """Whether some servers have a command that deletes it if it has a value (DELIFEQ)."""
-
     acquire: ClassVar[Setting] = commands.acquire
-    free: ClassVar[FreeCommand] = commands.free
+    free: ClassVar["FreeCommand | None"] = commands.free
+    """The release by DELIFEQ, which some servers have; ``None`` if it takes more than that."""
     release: ClassVar[FreeCommand] = commands.release
     restore: ClassVar[Setting] = commands.acquire
 
@@ -225,7 +223,7 @@ class JointMutex(tuple[Mutex, ...], _Locked):
     """Several keys that are locked together; they are sorted, whatever order the caller uses."""
 
     __slots__ = ()
-    can_free: ClassVar[bool] = False
+    free: ClassVar[None] = None
 
     @property
     def each(self) -> tuple[Mutex, ...]:
@@ -244,10 +242,6 @@ class JointMutex(tuple[Mutex, ...], _Locked):
     def release(self, token: bytes) -> bytes:
         return self._packed(RELEASE, token)
 
-    def free(self, token: bytes) -> bytes:
-        """Return `release`: no server command frees several keys."""
-        return self.release(token)
-
     def _packed(self, script: scripts.Script, *arguments: bytes) -> bytes:
         return pack(b"EVALSHA", script.sha, b"%d" % len(self), *self, *arguments)
 
@@ -264,7 +258,7 @@ class Share:
     is_share: ClassVar[bool] = True
     mode: ClassVar[Mode] = "shared"
     member_mark: ClassVar[bytes] = commands.READS
-    can_free: ClassVar[bool] = False
+    free: ClassVar[None] = None
 
     def __repr__(self) -> str:
         return f"Share({bytes(self.lock)!r})"
@@ -307,12 +301,6 @@ class Share:
     def release(self, token: bytes) -> bytes:
         return self.leave(token, commands.NO_MEMBER)
 
-    free = release
-
-    def acquire(self, token: bytes, ttl: int) -> bytes:
-        """Return `restore`: a share is acquired by `enqueue`."""
-        return self.restore(token, ttl)
-
     def extension(self, token: bytes, ttl: int) -> Extension:
         return commands.extension(with_queues(self)[::2], 0, token, ttl)
 
@@ -335,7 +323,7 @@ class Permit(Mutex):
     """
 
     # No slots, which a `bytes` can't have: see `_permit` for how many there are.
-    can_free: ClassVar[bool] = False
+    free: ClassVar["FreeCommand | None"] = None  # its release hands it over
     mode: ClassVar[Mode] = "permit"
     number: int
     of: "Permits"
@@ -373,10 +361,6 @@ class Permit(Mutex):
     def release(self, token: bytes) -> bytes:
         return self.leave(token, commands.NO_MEMBER)
 
-    def free(self, token: bytes) -> bytes:
-        """Return `release`, which hands the permit over."""
-        return self.release(token)
-
 
 @dataclass(frozen=True, slots=True)
 class Permits:
@@ -394,7 +378,6 @@ class Permits:
     number: int
     is_share: ClassVar[bool] = False
     mode: ClassVar[Mode] = "permit"
-    can_free: ClassVar[bool] = False
     each: ClassVar[tuple[Mutex, ...]] = ()
     """None: no lock of this process has its keys."""
 

@@ -134,12 +134,6 @@ def test_an_empty_value_is_no_free_lock() -> None:
     assert not key.is_kept([b"x" * lock_value.SHOWN], b"x" * (lock_value.SHOWN + 1))
 
 
-def test_a_lock_of_several_keys_is_freed_only_by_its_own_token() -> None:
-    """The script compares the token; no server command does that for several keys."""
-    keys = JointMutex([Mutex(b"q"), Mutex(b"r")])
-    assert keys.free(b"token") == keys.release(b"token")
-
-
 @pytest.mark.parametrize("reply", [None, b"v", [], [1], [b"v", b"v"], [[b"v"]], ValueError("no")])
 def test_a_malformed_reply_to_look_has_no_values(reply: object) -> None:
     assert replies.looked(reply) is None

@@ -27,7 +27,7 @@ from redlock_aio._engine.wait import fair_waiter, permit
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
-from redlock_aio._protocol.primitives import Permits
+from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
 from redlock_aio._rules.absence import Absence
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
@@ -245,7 +245,7 @@ class Acquisition:
             masters.check_open()
         key, ttl = lock.key, lock.options.ttl
         if TYPE_CHECKING:
-            assert not isinstance(key, Permits)  # semaphores are fair
+            assert isinstance(key, Mutex | JointMutex)  # semaphores and readers are fair
         if not is_repeated:
             self.attempts += 1
         token = masters.token() + masters.stamp + lock.metadata
