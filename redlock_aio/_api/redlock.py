@@ -789,12 +789,7 @@ class Redlock(OnlyForAsyncio):
         key, session = self._resources.key(resource), await self._opener.ready_session()
         return await ForcedRelease(session, resource, key).run()
 
-    async def check(
-        self,
-        *,
-        wait: int | timedelta = CHECK_WAIT,
-        timeout: int | timedelta = CHECK_WAIT,  # noqa: ASYNC109 - also the limit of each reply
-    ) -> None:
+    async def check(self, *, wait: int | timedelta = CHECK_WAIT) -> None:
         """
         Check that a majority of the masters votes; no lock is acquired.
 
@@ -811,8 +806,6 @@ class Redlock(OnlyForAsyncio):
             wait: How long to wait for connections and answers together, in milliseconds or
                 as a `timedelta` (default ``1_000``).
 
-            timeout: Another name of *wait*.
-
         Raises:
             QuorumUnavailableError: No majority votes; the error has the vote of each
                 master. Its *resources* are empty, and *attempts* is 0.
@@ -820,15 +813,12 @@ class Redlock(OnlyForAsyncio):
             RedlockError: The manager is closed, or belongs to another event loop
                 or process.
 
-            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
+            TypeError, ValueError: *wait* is not a positive time.
 
         Cancellation:
             Nothing was asked that changes anything.
         """
-        name, limit = ("wait", wait) if timeout == CHECK_WAIT else ("timeout", timeout)
-        if limit is timeout and wait != CHECK_WAIT:
-            raise TypeError("check() has one limit: wait=, or timeout=, which is the same")
-        await survey.check(self._opener.session(), timing.milliseconds(limit, name=name))
+        await survey.check(self._opener.session(), timing.milliseconds(wait, name="wait"))
 
     def statistics(self) -> Statistics:
         """

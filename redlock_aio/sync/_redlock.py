@@ -485,7 +485,7 @@ class Redlock(OnlyForThreads):
         portal = self._opener.opened()
         return portal.call(portal.redlock.force_release, resource)
 
-    def check(self, *, wait: int | timedelta = 1_000, timeout: int | timedelta = 1_000) -> None:
+    def check(self, *, wait: int | timedelta = 1_000) -> None:
         """
         Check that a majority of the masters votes; no lock is acquired.
 
@@ -496,10 +496,10 @@ class Redlock(OnlyForThreads):
 
             RedlockError: The manager is closed.
 
-            TypeError, ValueError: *wait* is not a positive time, or *timeout* is given too.
+            TypeError, ValueError: *wait* is not a positive time.
         """
         portal = self._opener.opened()
-        portal.call(functools.partial(portal.redlock.check, wait=wait, timeout=timeout))
+        portal.call(functools.partial(portal.redlock.check, wait=wait))
 
     def statistics(self) -> Statistics:
         """

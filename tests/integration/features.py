@@ -97,7 +97,7 @@ async def works(
     try:
         async with redlock.lock(*names, ttl=5_000, wait=0) as lease:
             session = kit.session(redlock)
-            await redlock.check(timeout=5_000)
+            await redlock.check(wait=5_000)
             if fencing:
                 counter = FencingCounter([name.encode() for name in names], 0)
                 token, claim = lease.fencing_token, lease._hold.claim

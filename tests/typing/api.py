@@ -246,8 +246,8 @@ async def lead_and_watch(redlock: Redlock) -> None:
 async def check(redlock: Redlock) -> None:
     await redlock.check()
     await redlock.check(wait=500)
-    await redlock.check(timeout=timedelta(seconds=1))
-    await redlock.check(timeout=0.5)  # type: ignore[arg-type]
+    await redlock.check(wait=timedelta(seconds=1))
+    await redlock.check(wait=0.5)  # type: ignore[arg-type]
 
 
 typed = Redlock("redis://a")

@@ -38,7 +38,7 @@ def use(client: Redis) -> None:
         lock = redlock.lock("r", ttl=1000, wait=None, owner="request 7", on_lost=on_lost)
         assert_type(lock, Lock)
         assert_type(redlock.statistics(), Statistics)
-        redlock.check(timeout=timedelta(seconds=1))
+        redlock.check(wait=timedelta(seconds=1))
         assert_type(redlock.master_timeout, int)
         with contextlib.ExitStack() as stack:
             assert_type(stack.enter_context(redlock.lock("a")), Lease)
