@@ -26,7 +26,7 @@ from redlock_aio._api.watch import LockWatch
 from redlock_aio._engine.acquire.adopt import adopt
 from redlock_aio._engine.admin import scan, survey
 from redlock_aio._engine.admin.force_release import ForcedRelease
-from redlock_aio._engine.emitter import Emitter, event_ms
+from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.options import LockOptions, LockSpec, OnLost
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol import lease_export
@@ -46,7 +46,7 @@ from redlock_aio._rules.validation import (
     text,
 )
 from redlock_aio._transport.address import AnyDialler, ClusterMaster, addresses
-from redlock_aio.events import Acquired, Listener
+from redlock_aio.events import Listener
 
 MAX_WAITERS = 1_000
 
@@ -647,11 +647,7 @@ class Redlock(OnlyForAsyncio):
         )
         lease = Lease(session, hold, hold.task, masters.clock(), on_lost)
         if (emitter := session.emitter) is not None:
-            waited = event_ms(masters.clock() - began)
-            fence = handed.fence or None
-            who, mode, permit = lease.fingerprint, lease.mode, lease.permit
-            event = Acquired(lease.resources, who, waited, fence, mode, permit)
-            await announce(emitter, event, lease)
+            await announce(emitter, lease, masters.clock() - began, lease)
         return lease
 
     async def inspect(self, resource: str, /) -> LockState:

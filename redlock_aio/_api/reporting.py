@@ -47,25 +47,23 @@ async def reported(
     # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
     # over by now: its end is emitted, and so must be its beginning.
     if lease is not None and lease.hold_count <= 1:
-        waited = event_ms(clock() - began)
-        fence = lease.fencing_token if lock.options.fencing else None
-        who, mode, permit = lease.fingerprint, lease.mode, lease.permit
-        event = Acquired(lease.resources, who, waited, fence, mode, permit)
-        await announce(emitter, event, lease if entered is None else entered)
+        await announce(emitter, lease, clock() - began, lease if entered is None else entered)
     return lease
 
 
 async def announce(
-    emitter: Emitter, event: Acquired, leaving: AbstractAsyncContextManager[object]
+    emitter: Emitter, lease: Lease, waited: float, leaving: AbstractAsyncContextManager[object]
 ) -> None:
     """
-    Emit *event* in the task that has got the lease, before it goes on.
+    Emit `Acquired` in the task that has got *lease* after *waited* s, before it goes on.
 
     Args:
         leaving: Releases the lease if the listener ends the program.
     """
+    fence = getattr(lease, "fencing_token", None)
+    who, mode, permit = lease.fingerprint, lease.mode, lease.permit
     try:
-        emitter.emit(event)
+        emitter.emit(Acquired(lease.resources, who, event_ms(waited), fence, mode, permit))
     except BaseException as stop:
         # The listener has raised an exception that ends the program, such as a
         # KeyboardInterrupt. The caller gets no lease then, and could not release it. As

@@ -57,11 +57,7 @@ class Emitter:
         self._acquiring: dict[asyncio.Task[object] | None, tuple[tuple[str, ...], Mode]] = {}
 
     def __repr__(self) -> str:
-        return f"<Emitter, {len(self._queue)} events underway>"
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self._acquiring or self._queue)
+        return f"<Emitter, {len(self._acquiring)} acquiring, {len(self._queue)} events underway>"
 
     def emit(self, event: Event) -> None:
         """Call the listener with *event* now, after all earlier events."""

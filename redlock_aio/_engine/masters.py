@@ -5,7 +5,7 @@ The masters of one session, and the rounds that are sent to them.
                    ├─ send(payload) ── master B ...        ├─► Round.on_reply ─► Tally ─► outcome
                    └─ ...                                  ┘
 
-A round is one request to all masters, and the tally of their replies. It is settled as soon
+A round is one request to all masters, and the tally of their replies. It is decided as soon
 as its outcome is certain. Masters that have not answered by then can still do so, and count
 as timed out after the master timeout. A round costs one object and one future, whatever the
 number of masters.

@@ -25,13 +25,13 @@ from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import commands
+from redlock_aio._protocol.request import ignore
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.roundtrips import RoundTrips
-from redlock_aio._rules.standing import Standing
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ClusterMaster, ServiceDialler
 from redlock_aio._transport.guard import Guard
@@ -194,7 +194,7 @@ class Session:
             trips=trips,
             clock=clock,
             on_push=self._on_push,
-            on_standing=_ignore if events is None else events.on_standing,
+            on_standing=ignore if events is None else events.on_standing,
             cancelled=self._on_cancelled,
             never_began=self._refuse,
             guard=guard,
@@ -397,10 +397,6 @@ def address_of(dialler: AnyDialler) -> str:
     if isinstance(dialler, ClusterMaster):
         return dialler.tag.decode()
     return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
-
-
-def _ignore(_master: int, _standing: Standing) -> None:
-    """There is no listener."""
 
 
 class Opener:

@@ -3,7 +3,7 @@ Votes and quorum: count the replies of one round.
 
 Nothing here waits, reads a clock or opens a socket. A `Tally` gets the masters'
 replies one by one, in any order, and knows after each whether the round is
-settled. The speed of Redlock follows from two facts:
+decided. The speed of Redlock follows from two facts:
 
 - A round is won with the first majority; the other masters are not awaited.
 - A round is lost as soon as a majority is no longer possible. For an even

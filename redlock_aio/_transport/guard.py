@@ -301,7 +301,7 @@ class Sentry:
         """The state of the master; ``None`` while it is not connected."""
         self.dials_again = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
-        self.settled = False
+        self.assessed = False
         """Whether the state is final, or `UNDECIDED` after all quick rereads of the marker."""
         self.unmarked = False
         """Whether the master had no marker when this connection was examined."""
@@ -359,7 +359,7 @@ class Sentry:
         ago = self._guard.clock() - self._started
         bar = quarantine.bar(self._reason, ago=ago, until=self._until)
         topic = self.info.identity, self._reason
-        return replace(bar, topic=topic, provisional=not self.settled), None
+        return replace(bar, topic=topic, provisional=not self.assessed), None
 
     @property
     def is_old(self) -> bool:
@@ -411,7 +411,7 @@ class Sentry:
         if self.connection is not connection:
             raise ConnectionError(connection.reason)
         self._rereads = 0
-        self.settled = False
+        self.assessed = False
         try:
             self.unmarked = marker_of(found, self._tag) is None
             sets, number = self._guard.sets, self._number
@@ -464,11 +464,11 @@ class Sentry:
         self._recheck = False
 
     def _pause(self) -> float:
-        """Return the delay until the next examination; settle after enough quick rereads."""
+        """Return the delay until the next examination; enough quick rereads end the assessment."""
         if self.state is UNDECIDED:
             self._rereads += 1
-            if self._rereads > len(quarantine.REREADS) and not self.settled:
-                self.settled = True
+            if self._rereads > len(quarantine.REREADS) and not self.assessed:
+                self.assessed = True
                 self._changed()
         left = self._until - self._guard.clock()
         pause = quarantine.pause(self.state, left, self.quarantine, self._rereads)
@@ -608,7 +608,7 @@ class Sentry:
         self._reason = verdict.reason
         self._forgot_at = self._guard.clock() - quarantine.since_forgot(self.info, marker)
         if verdict.state is not UNDECIDED:
-            self.settled = True
+            self.assessed = True
         self._changed()
 
     def outlasted(self) -> None:

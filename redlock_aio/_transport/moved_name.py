@@ -18,6 +18,7 @@ import random
 from collections.abc import Sequence
 
 from redlock_aio._protocol import commands
+from redlock_aio._protocol.request import ignore
 from redlock_aio._rules import quarantine
 from redlock_aio._transport.address import Address
 from redlock_aio._transport.connection import Connection, info_of
@@ -85,7 +86,7 @@ async def _other_server(
             transport, keep = await dialler.dial_any(addresses)
             loop = asyncio.get_running_loop()
             # With this class, a child that is forked meanwhile does not use the connection.
-            connection = Connection(0, loop, condemn_after=within, on_push=_ignore, on_lost=_ignore)
+            connection = Connection(0, loop, condemn_after=within, on_push=ignore, on_lost=ignore)
             connection.use(transport, keep)
             try:
                 (asked,) = connection.ask(commands.INFO)
@@ -108,7 +109,3 @@ def _plain(address: str) -> str:
     except ValueError:  # no IP address: a socket of another kind
         return address
     return str(getattr(plain, "ipv4_mapped", None) or plain)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing with a push, or with the end of a connection that has no votes."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.cluster_nodes import Owner
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
-from redlock_aio._protocol.request import NoReply, Subscription
+from redlock_aio._protocol.request import NoReply, Subscription, ignore
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar
@@ -246,7 +246,7 @@ class Poll:
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._subscription = subscription
-        self._on_push = on_push or _ignore
+        self._on_push = on_push or ignore
         self._on_first = on_first
         self._loop = asyncio.get_running_loop()
         self._now: asyncio.Future[None] = self._loop.create_future()
@@ -281,7 +281,7 @@ class Poll:
 
     async def _listen(self, transport: asyncio.Transport, keep: object) -> None:
         connection = Connection(
-            0, self._loop, condemn_after=ANSWER_TIMEOUT, on_push=self._on_push, on_lost=_ignore
+            0, self._loop, condemn_after=ANSWER_TIMEOUT, on_push=self._on_push, on_lost=ignore
         )
         connection.use(transport, keep)
         self._open = connection
@@ -325,7 +325,3 @@ class Poll:
         if self._open is not None:
             self._open.abandon()
             self._open = None
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing with a push, or when a connection ends: it has no debts or votes."""

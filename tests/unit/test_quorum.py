@@ -53,7 +53,7 @@ def test_a_majority_of_grants_wins_and_nothing_else(ballot: list[bool]) -> None:
 
 
 @given(ballots)
-def test_a_settled_round_stays_settled(ballot: list[bool]) -> None:
+def test_a_decided_round_stays_decided(ballot: list[bool]) -> None:
     assert len({verdict for verdict in counted(ballot) if verdict is not OPEN}) == 1
 
 

@@ -109,7 +109,7 @@ async def test_a_master_that_does_not_reply_is_counted_as_timed_out(
     assert round.verdict is LOST
 
 
-async def test_a_settled_round_accepts_replies_until_the_timeout(
+async def test_a_decided_round_accepts_replies_until_the_timeout(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     round = ask(master_set, b"a")

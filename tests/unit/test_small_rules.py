@@ -49,20 +49,19 @@ def test_the_last_attempt_is_due_when_only_its_time_is_left() -> None:
     assert budget.until_last_attempt(500) == pytest.approx(3500)
 
 
-async def test_an_emitter_is_idle_when_no_task_acquires_and_no_event_waits() -> None:
+async def test_an_emitter_says_how_much_it_waits_for() -> None:
     events: list[Event] = []
     emitter = Emitter(events.append)
     emitter.loop = asyncio.get_running_loop()
     task = asyncio.current_task()
-    assert emitter.is_idle
+    assert repr(emitter) == "<Emitter, 0 acquiring, 0 events underway>"
     emitter.begin_acquiring(task, ("r",), "exclusive")
-    assert not emitter.is_idle
+    assert repr(emitter) == "<Emitter, 1 acquiring, 0 events underway>"
     emitter.end_acquiring(task)
-    assert emitter.is_idle
     emitter.emit_soon(Waiting(("r",)))
-    assert not emitter.is_idle
+    assert repr(emitter) == "<Emitter, 0 acquiring, 1 events underway>"
     await asyncio.sleep(0)
-    assert emitter.is_idle
+    assert repr(emitter) == "<Emitter, 0 acquiring, 0 events underway>"
     assert events == [Waiting(("r",))]
 
 
