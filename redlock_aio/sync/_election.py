@@ -1,8 +1,9 @@
 """Elections and watches for threads: the loops of `redlock_aio`, without ``async``."""
 
+import asyncio
 import contextlib
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import redlock_aio
 from redlock_aio import LockLostError, LockNotHeldError, LockState
@@ -136,13 +137,14 @@ class Election(OnlyForThreads):
 class LockWatch(OnlyForThreads):
     """The states of a lock, made by `Redlock.watch`; ``for state in watch:``."""
 
-    __slots__ = ("_opener", "_portal", "_resource", "_watch")
+    __slots__ = ("_opener", "_portal", "_resource", "_task", "_watch")
 
     def __init__(self, opener: PortalOpener, resource: str) -> None:
         self._opener = opener
         self._resource = resource
         self._portal: Portal | None = None
         self._watch: redlock_aio.LockWatch = opener.redlock.watch(resource)
+        self._task: asyncio.Task[Any] | None = None
 
     def __repr__(self) -> str:
         return repr(self._watch)
@@ -154,10 +156,30 @@ class LockWatch(OnlyForThreads):
         """
         Return the present state at first; then wait for one with another holder or other readers.
 
+        If the wait is interrupted, such as by a KeyboardInterrupt, the next call begins again with
+        the present state.
+
         Raises:
             RedlockError: The manager is closed.
         """
         portal = self._opener.opened()
         if portal is not self._portal:  # the first one, or that of a forked child
             self._portal, self._watch = portal, portal.redlock.watch(self._resource)
-        return portal.call(self._watch.__anext__)
+        try:
+            return portal.call(self._next, self._watch)
+        except BaseException:
+            # The task of an interrupted call goes on, and may have taken a change already, which
+            # nobody has seen. So the next call makes a new watch.
+            self._portal = None
+            task = self._task  # read once: it may end now
+            if task is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed already
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+            raise
+
+    async def _next(self, watch: redlock_aio.LockWatch) -> LockState:
+        self._task = asyncio.current_task()
+        try:
+            return await watch.__anext__()
+        finally:
+            self._task = None

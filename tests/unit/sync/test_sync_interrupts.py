@@ -41,6 +41,31 @@ def interrupt() -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+def test_an_interrupted_watch_takes_no_change_with_it(
+    redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
+) -> None:
+    states = redlock.watch("r")
+    assert not next(states).locked
+
+    def when_it_watches() -> None:
+        until(lambda: states._task is not None)
+        interrupt()
+
+    for _ in range(2):
+        interrupting = pool.submit(when_it_watches)
+        with pytest.raises(TimeLimitError):
+            next(states)
+        interrupting.result(SOON)
+        until(lambda: states._task is None)  # its task has ended: it asks the masters no more
+        assert not pool.submit(next, states).result(SOON).locked
+    interrupting = pool.submit(when_it_watches)
+    with pytest.raises(TimeLimitError):
+        next(states)
+    interrupting.result(SOON)
+    with redlock.lock("r"):
+        assert pool.submit(next, states).result(SOON).locked
+
+
 def test_an_interrupted_wait_gives_up_the_lock(
     redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
 ) -> None:
