@@ -12,6 +12,7 @@ readers; its scripts keep a set of them.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar, Literal, TypeAlias
 
 from redlock_aio._protocol import commands, scripts
@@ -33,7 +34,7 @@ from redlock_aio._protocol.scripts import (
 )
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.fencing import KEPT, SHORTEST_LEAD
-from redlock_aio._rules.validation import MOST_RESOURCES, text
+from redlock_aio._rules.validation import MOST_RESOURCES, described, text
 
 RESERVED = b"redlock_aio:"
 """The prefix of this library's keys on the masters other than the locks."""
@@ -519,6 +520,13 @@ class Resources:
         if not 1 < len(resources) <= MOST_RESOURCES:
             wanted = f"at most {MOST_RESOURCES} resources" if resources else "at least one resource"
             raise TypeError(f"lock() wants {wanted}, not {len(resources)}")
+        for number in resources[1:]:
+            # As in other libraries: lock("r", 10_000).
+            if isinstance(number, int | float | timedelta):
+                raise TypeError(
+                    f"resource must be a str, not {described(number)}: options have names, as in"
+                    " ttl=10_000"
+                )
         keys = [self.key(resource) for resource in resources]
         if len(set(keys)) < len(keys):
             twice = next(name for name in resources if resources.count(name) > 1)

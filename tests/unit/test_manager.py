@@ -175,6 +175,16 @@ def test_bad_resources_are_refused(
         Redlock([URL], key_prefix=prefix).lock(resource)
 
 
+@pytest.mark.parametrize(
+    ("ttl", "kind"),
+    [(10_000, "an int"), (0.5, "a float"), (timedelta(seconds=1), "a datetime.timedelta")],
+)
+def test_a_ttl_without_its_name_is_no_resource(ttl: Any, kind: str) -> None:
+    match = f"^resource must be a str, not {kind}: options have names, as in ttl=10_000$"
+    with pytest.raises(TypeError, match=match):
+        Redlock([URL]).lock("r", ttl)
+
+
 @pytest.mark.parametrize("resource", ["x" * 512, "ключ", "it's {x} y", "a\u00a0b", "🔒"])
 @pytest.mark.promise("S10")
 async def test_any_text_can_be_a_resource(
