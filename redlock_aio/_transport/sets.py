@@ -115,6 +115,8 @@ class DeclaredSets:
         # The connections on which this program has sent its lines, with the instant of the last
         # time: the masters that may vote, as far as the sets are concerned.
         self._links: dict[int, tuple[Connection, float]] = {}
+        # What the servers have said that could not save the lines.
+        self._unsaved: dict[int, str] = {}
         self._told: set[Addresses] = set()
 
     def __repr__(self) -> str:
@@ -139,6 +141,8 @@ class DeclaredSets:
         if number in self._links:
             return None
         cause = cause if self._is_restricted else NoVoteCause.SET_UNDECLARED
+        if number in self._unsaved:
+            return Bar(cause, f"{UNDECLARED}: {self._unsaved[number]}")
         return Bar(cause, UNDECLARED, quiet=True)
 
     def join(
@@ -197,6 +201,7 @@ class DeclaredSets:
         # program's line, one that comes later would not learn of it. `look` tries again.
         if isinstance(reply, Exception) and not self._stands(number):
             self._links.pop(number, None)
+            self._unsaved[number] = replies.harmless(str(reply))
         if others:
             await asyncio.wait(others, timeout=PATIENCE)
 
@@ -218,7 +223,9 @@ class DeclaredSets:
             return
         before = self._links.get(number)
         reply = await self._answered(self._write, number, connection)
-        if isinstance(reply, Exception) and number in self._links:
+        if not isinstance(reply, Exception):
+            self._unsaved.pop(number, None)
+        elif number in self._links:
             if before is None:
                 del self._links[number]
             else:  # it keeps its vote, and gets the lines once it can
@@ -228,6 +235,7 @@ class DeclaredSets:
         """Called when the connection to a master has ended; *closing* if this manager ends."""
         # First: `_tell_others` writes on all `_links`, and this one has ended.
         self._links.pop(number, None)
+        self._unsaved.pop(number, None)
         if self._places[number].run_id:
             # Leases that this server has granted may be valid for a while. So its line counts
             # from now on, and not from when it was written last. If no other master is connected

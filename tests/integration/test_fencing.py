@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from redlock_aio import QuorumUnavailableError, Redlock
+from redlock_aio._protocol import commands
 from redlock_aio._rules.fencing import KEPT
 
 from .helpers import TIMEOUT, RealMaster, call, pttls, replied, until, up, urls, values
@@ -127,3 +128,20 @@ async def test_a_lease_is_extended_and_released_where_memory_has_run_out(kind: s
                 await redlock.lock("r2", wait=0).acquire()
             await lease.release()
             assert call(master, "GET", "r") is None
+
+
+@pytest.mark.promise("S1")
+async def test_a_master_without_memory_has_no_vote_until_the_set_stands_there(kind: str) -> None:
+    """Otherwise a program with other masters, which comes when there is memory, sees no set."""
+    key = commands.DECLARED_SETS.decode()
+    with process(kind) as master:
+        async with Redlock([master.url], master_timeout=TIMEOUT):
+            assert call(master, "DEL", key) == 1
+        call(master, "CONFIG", "SET", "maxmemory", "1", "maxmemory-policy", "noeviction")
+        async with Redlock([master.url], master_timeout=TIMEOUT) as redlock:
+            with pytest.raises(QuorumUnavailableError, match=r"not declared there yet: OOM"):
+                await redlock.lock("r", wait=0).acquire()
+            assert call(master, "EXISTS", key) == 0
+            call(master, "CONFIG", "SET", "maxmemory", "0")
+            async with redlock.lock("r", wait=10_000):
+                assert call(master, "EXISTS", key) == 1

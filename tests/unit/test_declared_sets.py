@@ -17,7 +17,7 @@ from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
 from redlock_aio._rules.membership import LIVES
-from redlock_aio._transport.sets import DUE, PATIENCE
+from redlock_aio._transport.sets import DUE, PATIENCE, UNDECLARED
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -670,6 +670,8 @@ async def test_a_master_that_can_not_save_the_set_has_no_vote_until_it_can(
     vars(m["a"])["execute"] = refusing
     async with program(of(m, "abc")) as first:
         for _ in range(30):
+            vote = (await votes(first))[0]
+            assert vote.detail.endswith(f"{UNDECLARED}: {error}")
             assert await answers(first) == "QGG"
             assert declared(m["a"]) == []
             await asyncio.sleep(0.1)

@@ -57,7 +57,8 @@ for i, line in ipairs(lines) do
   longest = math.max(longest, left)
 end
 if #ARGV > 0 then
-  -- A server whose memory is full refuses the write; the reply lists the lines all the same.
-  redis.pcall("SET", KEYS[1], table.concat(stored), "PX", string.format("%.0f", longest))
+  -- Not pcall: a server that is full, or lacks replicas, refuses the write. The reply would list
+  -- lines that are not there, and the program would vote by a declaration that nobody can read.
+  redis.call("SET", KEYS[1], table.concat(stored), "PX", string.format("%.0f", longest))
 end
 return reply
