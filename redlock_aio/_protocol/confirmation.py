@@ -176,6 +176,8 @@ class Confirmation:
     def __init__(self, names: Sequence[str] = (), *, kind: str = BY_SENTINELS) -> None:
         self._kind = kind
         self._complete = True
+        self.contradiction: str = ""
+        """Why nothing is confirmed, whatever the voters answer; empty if there is no reason."""
         self._names: dict[int | str, str] = dict(enumerate(names))
         self._answers: dict[int | str, Statement] = {voter: Statement() for voter in self._names}
 
@@ -222,6 +224,8 @@ class Confirmation:
 
     def until(self, configuration: Configuration | Owner) -> float:
         """Return the end of the confirmation of *configuration*; minus infinity if it has none."""
+        if self.contradiction:
+            return -math.inf
         newest: dict[int | str, float] = {}
         for voter, answer in self._answers.items():
             if answer.configuration == configuration:
@@ -241,6 +245,8 @@ class Confirmation:
         return None
 
     def describe(self, configuration: Configuration | Owner | None, now: float) -> str:
+        if self.contradiction:
+            return self.contradiction
         # Any thread may ask for statistics, and the voters may be replaced meanwhile.
         missing = [
             f"{self._names.get(voter, voter)} {self._why_not(answer, now)}"

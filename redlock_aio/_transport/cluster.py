@@ -12,6 +12,7 @@ which nodes there are. See `route` for what follows from that.
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
@@ -41,6 +42,12 @@ NO_CLUSTER = "cluster support disabled"
 APART = "knows no other node"
 """What is said of the servers that were named, if they were never joined to one Cluster."""
 
+FOREIGN = "is a node of another Cluster"
+"""What is said of a server whose list has none of the nodes that are known."""
+
+FORGOTTEN_AFTER = 60.0
+"""Seconds without an answer of any member after which the nodes of another Cluster count."""
+
 Places = dict[tuple[str, int], Poll]
 
 
@@ -62,6 +69,8 @@ class ClusterNodes:
         self._naming = commands.set_name(chosen_name(cluster) or client_name)
         self.routes: list[ClusterRoute] = []
         self._lists: dict[str, NodeList] = {}
+        self._heard_at = -math.inf
+        """The instant of the newest question that a member has answered."""
         self._members: dict[str, tuple[Node, ...]] = {}
         self._failures: dict[tuple[str, int], str] = {}
         self._named: dict[str, str] = {}
@@ -157,6 +166,9 @@ class ClusterNodes:
         if isinstance(found, str):
             self._failed(where, found, is_permanent(found))
             return
+        if self._is_foreign(found):
+            self._failed(where, FOREIGN, False)
+            return
         self._failures.pop(where, None)
         known = self._lists.get(found.by)
         if known is not None and known.asked_at > asked_at:
@@ -167,9 +179,33 @@ class ClusterNodes:
             self._failed(where, APART, False)
             return
         if found.by in self.nodes:
+            self._heard_at = max(self._heard_at, asked_at)
             for route in self.routes:
                 route.learn(found)
         self._conclude()
+
+    def _is_foreign(self, found: NodeList) -> bool:
+        """
+        Return whether a list is that of another Cluster.
+
+        A node that was removed may have been added to another Cluster, and an address of one that
+        has gone may lead there. With its list, the nodes of both would be the voters, and keep
+        each other in the set: a majority of the larger Cluster would confirm its own primaries
+        to this program, while others hold locks on those of the smaller one.
+
+        A Cluster that was made anew at the same addresses looks the same, but none of the former
+        members answers any more.
+        """
+        others = {node.id for node in found.nodes if node.id != found.by}
+        # One that was removed and owns no slot may have been the first to answer. Its list has
+        # only itself, and is no Cluster to compare with.
+        if not any(node.slots for node in self.nodes.values()):
+            return False
+        return (
+            bool(others)
+            and others.isdisjoint(self.nodes)
+            and self._clock() < self._heard_at + FORGOTTEN_AFTER
+        )
 
     def _failed(self, where: tuple[str, int], reason: str, permanent: bool) -> None:
         self._failures[where] = reason
@@ -183,7 +219,14 @@ class ClusterNodes:
         self._conclude()
 
     def _conclude(self) -> None:
+        # Another Cluster at an address that the user has named: it is unknown which one is meant.
+        # A program that began with the other address would lock there.
+        foreign = [place(*it) for it in self.cluster.seeds if self._failures.get(it) == FOREIGN]
+        contradiction = ""
+        if foreign:
+            contradiction = f"{foreign[0]} {FOREIGN}; all addresses that are named must lead to one"
         for route in [*self.routes]:
+            route.confirmed.contradiction = contradiction
             route.conclude()
 
     def _take_members(self) -> None:

@@ -126,6 +126,8 @@ class FakeSite:
 
     Args:
         more: The hosts of more primaries, which own no slot.
+
+        hosts: Those of the primaries, and then of their replicas.
     """
 
     named = False
@@ -133,12 +135,12 @@ class FakeSite:
     sharded = True
     """Whether the nodes know SSUBSCRIBE and SPUBLISH, as they do since Redis 7.0."""
 
-    def __init__(self, more: str = "") -> None:
-        self.nodes = {host: FakeNode(host, self) for host in "abcrst" + more}
+    def __init__(self, more: str = "", hosts: str = "abcrst") -> None:
+        self.nodes = {host: FakeNode(host, self) for host in hosts + more}
         for node in self.nodes.values():
-            node.view = {number: (host, number + 1) for number, host in enumerate("abc")}
+            node.view = {number: (host, number + 1) for number, host in enumerate(hosts[:3])}
             node.known = list(self.nodes)
-        for host in "rst":
+        for host in hosts[3:]:
             self[host].role = "slave"
         self.epoch = 6
 
@@ -190,7 +192,9 @@ class FakeCluster:
         return f"{self.seeds[0][0]}:{PORT}"
 
     def __getitem__(self, host: str) -> CutLink:
-        return self.links.setdefault(host, CutLink(self.site[host]))
+        if host not in self.links:
+            self.links[host] = CutLink(self.site[host])
+        return self.links[host]
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
         assert port == PORT

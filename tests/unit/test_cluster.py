@@ -22,11 +22,12 @@ from redlock_aio._engine.wait.fair_queue import IDLE
 from redlock_aio._protocol.confirmation import ASK_INTERVAL, CONFIRMED_FOR
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules import timing
+from redlock_aio._transport.cluster import FORGOTTEN_AFTER
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 
 from . import kit
-from .clusters import TAGS, FakeCluster, FakeSite
+from .clusters import TAGS, FakeCluster, FakeNode, FakeSite
 from .kit import hang, kill, now, resume
 from .sentinels import CutLink
 
@@ -571,6 +572,97 @@ async def test_nodes_are_found_again_when_all_were_away(site: FakeSite) -> None:
         assert await voting(redlock) == [False] * 3
         resume(site.nodes.values())
         await asyncio.sleep(5)
+        assert await voting(redlock) == [True] * 3
+
+
+def reach(cluster: FakeCluster, other: FakeSite) -> None:
+    """Let a program reach the nodes of another Cluster too."""
+    cluster.links |= {host: CutLink(node) for host, node in other.nodes.items()}
+
+
+@pytest.mark.parametrize("hosts", ["uvwxyz", "uvwxyzklm"])
+async def test_the_address_of_a_node_may_lead_to_another_cluster_for_a_while(
+    site: FakeSite, hosts: str
+) -> None:
+    """As of a pod that was replaced; the others there must not vote, also if they are more."""
+    other, cluster = FakeSite(hosts=hosts), site.link()
+    reach(cluster, other)
+    async with manager(cluster) as redlock, manager(site.link()) as right:
+        former = cluster["r"]
+        former.cut()
+        cluster.links["r"] = CutLink(other[hosts[-1]])
+        await asyncio.sleep(5)
+        assert await voting(redlock) == [True] * 3
+        cluster.links["r"].cut()
+        cluster.links["r"] = former
+        former.mend()
+        await asyncio.sleep(2 * QUARANTINE)
+        assert cluster.dialled[-1] not in other.nodes
+        async with right.lock("r", ttl=1_000):
+            error = await kit.refused(redlock, "r", wait=0)
+            assert [vote.answer for vote in error.votes] == [Answer.HELD] * 3
+
+
+@pytest.mark.parametrize("hosts", ["uvw", "uvwxyzklm"])
+@pytest.mark.parametrize("starts", ["before", "after"])
+async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_it_all_votes(
+    site: FakeSite, hosts: str, starts: str
+) -> None:
+    other, cluster = FakeSite(hosts=hosts), site.link("t", "a")
+    reach(cluster, other)
+    redlock = manager(cluster)
+    async with manager(site.link("a", "b")) as right:
+        if starts == "before":
+            assert await voting(await redlock.__aenter__()) == [True] * 3
+        for node in site.nodes.values():
+            node.known.remove("t")
+        moved = other.nodes["t"] = FakeNode("t", other)
+        moved.role, moved.view = "slave", dict(other[hosts[0]].view)
+        for node in other.nodes.values():
+            node.known = list(other.nodes)
+        site["t"].kill()
+        cluster.links["t"] = CutLink(moved)
+        if starts == "after":
+            await redlock.__aenter__()
+        for _ in range(100):
+            await asyncio.sleep(QUARANTINE / 20)
+            async with right.lock("r", wait=0, ttl=1_000):
+                await kit.refused(redlock, "r", wait=0)
+        assert not any(await voting(redlock))
+        for number in range(3):
+            assert reason(redlock, number).endswith(
+                "is a node of another Cluster; all addresses that are named must lead to one"
+            )
+        moved.kill()
+        await asyncio.sleep(3 * QUARANTINE)
+        if starts == "before":
+            assert await voting(redlock) == [True] * 3, "t is away, and names no Cluster"
+        await redlock.aclose()
+
+
+async def test_a_cluster_that_was_made_anew_counts_when_the_former_nodes_are_gone(
+    site: FakeSite,
+) -> None:
+    other, cluster = FakeSite(hosts="uvwxyz"), site.link("a")
+    reach(cluster, other)
+    async with manager(cluster) as redlock:
+        assert await voting(redlock) == [True] * 3
+        kill(site.nodes.values())
+        cluster.links["a"] = CutLink(other["u"])
+        await asyncio.sleep(FORGOTTEN_AFTER - CONFIRMED_FOR - 1)
+        assert "a:7000 is a node of another Cluster" in reason(redlock, 0)
+        await asyncio.sleep(CONFIRMED_FOR + QUARANTINE + 20)
+        assert await voting(redlock) == [True] * 3
+
+
+async def test_a_node_that_was_removed_may_be_the_first_to_answer(site: FakeSite) -> None:
+    for node in site.nodes.values():
+        node.known.remove("t")
+    site["t"].known, site["t"].view = ["t"], {}
+    for host in "ab":
+        site[host].latency = 0.1
+    async with manager(site.link("t", "a")) as redlock:
+        await asyncio.sleep(1)
         assert await voting(redlock) == [True] * 3
 
 
