@@ -163,7 +163,7 @@ class Session:
                 clock_of(loop),
                 quarantine=quarantine,
                 strict=settings.restart_guard == "strict",
-                addresses=[address_of(dialler) for dialler in settings.diallers],
+                addresses=addresses_of(settings.diallers),
                 key=commands.DECLARED_SETS + settings.key_prefix,
             )
         self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
@@ -392,11 +392,24 @@ def this_process() -> bytes:
     return lock_value.named("".join(c if c.isprintable() and c != "{" else "?" for c in name))
 
 
-def address_of(dialler: AnyDialler) -> str:
-    """Return the name by which other programs know a master: its service, tag or address."""
-    if isinstance(dialler, ClusterMaster):
-        return dialler.tag.decode()
-    return dialler.service if isinstance(dialler, ServiceDialler) else str(dialler)
+def addresses_of(diallers: Sequence[AnyDialler]) -> list[str]:
+    """Return the names by which other programs know the masters: service, tag or address."""
+    services = [each.service for each in diallers if isinstance(each, ServiceDialler)]
+    names = []
+    for dialler in diallers:
+        if isinstance(dialler, ClusterMaster):
+            names.append(dialler.tag.decode())
+        elif isinstance(dialler, ServiceDialler):
+            # Without the Sentinels, so that all programs have one name for it, whichever of them
+            # they name. Of several masters of one name, each is the "mymaster" of its own
+            # Sentinels; with that name alone, one would be where another one has moved to.
+            name = dialler.service
+            if services.count(name) > 1:
+                name += f" (by {', '.join(sorted(map(str, dialler.sentinels)))})"
+            names.append(name)
+        else:
+            names.append(str(dialler))
+    return names
 
 
 class Opener:

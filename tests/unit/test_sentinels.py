@@ -417,6 +417,20 @@ async def compete(redlock: Redlock, held: list[tuple[float, float, Redlock]]) ->
 # Arguments, and the end.
 
 
+async def test_masters_may_have_one_name_on_sentinels_of_their_own() -> None:
+    """It is mymaster in most configurations."""
+
+    def service(number: int) -> FakeService:
+        sentinels = [FakeSentinel(f"{number}s{i}") for i in range(3)]
+        return FakeService(sentinels, {"old": FakeMaster(f"old{number}")})
+
+    async with Redlock([service(number) for number in range(3)]) as redlock:
+        async with redlock.lock("r", wait=1_000):
+            assert [master.votes for master in redlock.statistics().masters] == [True] * 3
+        await asyncio.sleep(120)
+        assert [master.votes for master in redlock.statistics().masters] == [True] * 3
+
+
 async def test_masters_without_sentinels_have_plain_connections(masters: list[FakeMaster]) -> None:
     async with Redlock(masters) as redlock:
         for master in kit.session(redlock).links:
