@@ -405,7 +405,7 @@ def addresses_of(diallers: Sequence[AnyDialler]) -> list[str]:
             # Sentinels; with that name alone, one would be where another one has moved to.
             name = dialler.service
             if services.count(name) > 1:
-                name += f" (by {', '.join(sorted(map(str, dialler.sentinels)))})"
+                name = " by ".join((name, ", ".join(sorted(map(str, dialler.sentinels)))))
             names.append(name)
         else:
             names.append(str(dialler))

@@ -10,7 +10,7 @@ from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.membership import LIVES, Line, parse
-from redlock_aio._rules.quorum import NOT_YET, OK, Answer, Vote, is_permanent
+from redlock_aio._rules.quorum import FORBIDDEN, NOT_YET, OK, Answer, Vote, is_permanent
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -95,7 +95,7 @@ def is_of_another_type(reply: object) -> bool:
 def is_forbidden(reply: object) -> bool:
     """Return whether the access list (ACL) of a master forbids a command or a script's calls."""
     text = str(reply) if isinstance(reply, Exception) else ""
-    return any(words in text for words in ("NOPERM", "ACL failure", "executing the script can't"))
+    return any(words in text for words in FORBIDDEN)
 
 
 def lacks_command(reply: object) -> bool:

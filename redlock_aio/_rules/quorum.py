@@ -203,8 +203,12 @@ PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
 """The begins of errors that are permanent until a person removes their cause."""
 
 
+FORBIDDEN = ("NOPERM", "ACL failure", "executing the script can't")
+"""Parts of errors about a permission that is missing, also for a command in a script."""
+
+
 def is_permanent(error: str) -> bool:
-    return error.startswith(PERMANENT)
+    return error.startswith(PERMANENT) or any(words in error for words in FORBIDDEN)
 
 
 def is_final(votes: Iterable[Vote]) -> bool:

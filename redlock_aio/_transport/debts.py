@@ -43,6 +43,8 @@ class Debt(Sender):
         self.underway = False
         if replies.is_settled(reply):
             self._debts.settle_debt(self)
+        elif replies.is_forbidden(reply):
+            self._debts.forbidden(replies.harmless(str(reply)))
 
 
 class Debts:
@@ -66,6 +68,7 @@ class Debts:
         self._warn = warn
         self._owed: dict[bytes, Debt] = {}
         self._gave_up = False
+        self._is_forbidden = False
         self._collector: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -95,6 +98,13 @@ class Debts:
         if self._owed.get(debt.payload) is debt:
             del self._owed[debt.payload]
             self._gave_up = self._gave_up and bool(self._owed)
+            self._is_forbidden = False
+
+    def forbidden(self, text: str) -> None:
+        """Warn once: otherwise locks seem to work, and each name is held for all of its ttl."""
+        if not self._is_forbidden:
+            self._is_forbidden = True
+            self._warn(f"its access list forbids releases, so keys stay for their ttl: {text}")
 
     def connected(self, send: Send) -> None:
         """Called on each new connection, before other commands: send all debts by *send*."""

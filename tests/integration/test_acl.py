@@ -320,6 +320,34 @@ async def test_the_vote_names_the_missing_permission(
             assert [vote.permanent for vote in refused.value.votes] == [True]
 
 
+@pytest.mark.promise("S9")
+async def test_a_wait_ends_at_once_if_a_script_lacks_a_permission(server: EmbeddedMaster) -> None:
+    """Redis 7.0 does not say which one, and does not begin the error with NOPERM."""
+    commands = [*NEEDED, *(command for command in FAIR if command != "zrange")]
+    with allowed(server, *commands, own=OWN) as url:
+        async with Redlock([url], master_timeout=TIMEOUT, key_prefix="app:") as redlock:
+            async with asyncio.timeout(5):
+                with pytest.raises(QuorumUnavailableError) as refused:
+                    await redlock.lock("r", fair=True).acquire()
+    assert [vote.permanent for vote in refused.value.votes] == [True]
+
+
+@pytest.mark.promise("S3")
+async def test_releases_that_are_forbidden_are_told_once(
+    server: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everything else works, and each name is held for all of its ttl."""
+    commands = [command for command in NEEDED if command != "del"]
+    with allowed(server, *commands, own=GUARD) as url:
+        async with Redlock([url], master_timeout=TIMEOUT, key_prefix="app:") as redlock:
+            for name in "ab":
+                async with redlock.lock(name, ttl=500):
+                    pass
+            await until(lambda: redlock.statistics().masters[0].debts == 0)
+    told = [text for text in caplog.messages if "forbids releases, so keys stay" in text]
+    assert len(told) == 1
+
+
 async def test_without_a_guard_its_keys_are_not_needed(server: EmbeddedMaster) -> None:
     with allowed(server, *NEEDED, own=()) as url:
         redlock = Redlock([url], master_timeout=TIMEOUT, restart_guard="off")
