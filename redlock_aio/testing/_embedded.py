@@ -163,6 +163,7 @@ class EmbeddedMaster:
         if self._is_running:
             return
         self._paused = False
+        Path(self._folder).mkdir(mode=0o700, exist_ok=True)  # `stop` has removed it
         Path(self._socket).unlink(missing_ok=True)
         self._process = start(
             self._command(),
@@ -243,7 +244,7 @@ class EmbeddedMaster:
             client.client_kill_filter(_type="normal", skipme=True)
 
     def stop(self) -> None:
-        """Kill the server for good and remove its files."""
+        """Kill the server and remove its files."""
         self.kill()
         self._stopped()
         shutil.rmtree(self._folder, ignore_errors=True)

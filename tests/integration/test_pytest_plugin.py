@@ -173,6 +173,7 @@ DAMAGE = """
     lambda master: master.client().shutdown(nosave=True),
     lambda master: master.client().replicaof("127.0.0.1", 1),
     lambda master: master.client().config_set("requirepass", "x"),
+    lambda master: master.stop(),
     lambda master: None,
 ])
 def test_the_masters_are_repaired(redlock_masters, damage):
@@ -186,7 +187,7 @@ def test_the_masters_are_repaired(redlock_masters, damage):
 @pytest.mark.integration
 @pytest.mark.full
 def test_masters_that_a_test_has_made_unusable_are_restarted(run: Run) -> None:
-    run(DAMAGE, *STRICT).assert_outcomes(passed=4)
+    run(DAMAGE, *STRICT).assert_outcomes(passed=5)
 
 
 OTHER_TIMES = """
