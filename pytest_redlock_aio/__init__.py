@@ -156,7 +156,7 @@ def redlock_masters(_redlock_servers: list[EmbeddedMaster]) -> list[EmbeddedMast
     from redlock_aio.testing._fixtures import repair
 
     repair(_redlock_servers)
-    return _redlock_servers
+    return list(_redlock_servers)  # a test may change its own
 
 
 @pytest.fixture
