@@ -9,12 +9,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from redis import RedisError
+import redis
 
 from redlock_aio.testing._embedded import EmbeddedMaster, embedded_masters
 from redlock_aio.testing._virtual import VirtualTimeLoop
 
 MARKER = "redlock_aio:marker"
+
+PROBE = f"{MARKER}:none"
+"""A key for one write."""
+
+PATIENCE = 2.0
+"""How many seconds a master may take for an answer, such as after CLIENT PAUSE."""
 
 
 class _VirtualLoops:
@@ -70,31 +76,50 @@ def repair(masters: list[EmbeddedMaster]) -> None:
     The markers of the restart guard stay if all masters have one. A program that was started
     for several tests, with a restart guard, would count a missing marker as a flush, and get no
     votes for a minute. If a test has restarted a master, all are empty, as a new set is. So they
-    are if a test has made a master refuse commands, as by a password: all are restarted then.
+    are if a test has made a master refuse commands, as by a password, or hold them back, as by
+    CLIENT PAUSE: all are restarted then.
     """
     for master in masters:
         master.resume()
         master.start()
     try:
         _empty(masters)
-    except RedisError:
+    except redis.RedisError:
         for master in masters:
             master.restart()
 
 
 def _empty(masters: list[EmbeddedMaster]) -> None:
-    clients = [master.client() for master in masters]
+    clients = [_client(master) for master in masters]
     with contextlib.ExitStack() as stack:
         for client in clients:
             stack.callback(client.close)
         keep = all(" member " in str(client.get(MARKER)) for client in clients)
-        for client in clients:
+        for master, client in zip(masters, clients, strict=True):
             if keep:
-                keys = [key for key in client.scan_iter() if key != MARKER]
-                # One that does not exist, so that it is a write: a replica refuses that.
-                client.delete(f"{MARKER}:none", *keys)
+                keyspace: Any = client.info("keyspace")
+                for database in keyspace:
+                    _empty_database(master, int(database.removeprefix("db")))
             else:
                 client.flushall()
+            # A replica refuses any write, and a master without memory those that need some.
+            client.set(PROBE, "", px=1)
+            client.delete(PROBE)
+
+
+def _empty_database(master: EmbeddedMaster, number: int) -> None:
+    """Delete all keys of a database but the marker."""
+    with contextlib.closing(_client(master, number)) as client:
+        keys = [key for key in client.scan_iter() if key != MARKER]
+        if keys:
+            client.delete(*keys)
+
+
+def _client(master: EmbeddedMaster, database: int = 0) -> redis.Redis:
+    """Return a client that raises an error soon if *master* does not answer."""
+    return redis.Redis.from_url(
+        master.url, db=database, decode_responses=True, socket_timeout=PATIENCE
+    )
 
 
 def arguments(request: pytest.FixtureRequest) -> tuple[list[Any], dict[str, Any]]:

@@ -138,6 +138,8 @@ def test_the_fixtures_work_with_each_plugin(
 
 
 OTHER_OPTIONS = """
+import redis
+
 @pytest.fixture
 def redlock_options():
     return {"key_prefix": "x:", "restart_guard": "auto"}
@@ -151,10 +153,12 @@ async def test_options(redlock, redlock_masters):
     assert len(redlock_masters) == 1
     async with redlock.lock("r"):
         assert redlock_masters[0].client().exists("x:r", "redlock_aio:marker") == 2
+    redis.Redis.from_url(redlock_masters[0].url, db=1).set("x", 1)
 
 @pytest.mark.asyncio
 async def test_the_marker_stays_unless_a_master_was_restarted(redlock_masters):
     assert redlock_masters[0].client().keys() == ["redlock_aio:marker"]
+    assert [*redlock_masters[0].client().info("keyspace")] == ["db0"]
     redlock_masters[0].restart()
 
 def test_else_all_are_empty(redlock_masters):
@@ -173,6 +177,8 @@ DAMAGE = """
     lambda master: master.client().shutdown(nosave=True),
     lambda master: master.client().replicaof("127.0.0.1", 1),
     lambda master: master.client().config_set("requirepass", "x"),
+    lambda master: master.client().config_set("maxmemory", 1),
+    lambda master: master.client().client_pause(3_600_000),
     lambda master: master.stop(),
     lambda master: None,
 ])
@@ -187,7 +193,7 @@ def test_the_masters_are_repaired(redlock_masters, damage):
 @pytest.mark.integration
 @pytest.mark.full
 def test_masters_that_a_test_has_made_unusable_are_restarted(run: Run) -> None:
-    run(DAMAGE, *STRICT).assert_outcomes(passed=5)
+    run(DAMAGE, *STRICT).assert_outcomes(passed=7)
 
 
 OTHER_TIMES = """
