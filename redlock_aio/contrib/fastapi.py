@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import Depends, params
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket, WebSocketState
 
 from redlock_aio import Lease, LockNotAcquiredError, Redlock
 from redlock_aio.contrib._answers import answers, manager
@@ -23,6 +24,9 @@ __all__ = ("error_handlers", "lifespan", "lock_of")
 
 Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 Name = str | Callable[..., str | Awaitable[str]]
+
+TRY_AGAIN_LATER = 1013
+"""The code with which a WebSocket is closed."""
 
 
 def lifespan(redlock: Redlock) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -94,7 +98,7 @@ def error_handlers(
     It is 409 if others hold the lock, 429 if others have all permits of a semaphore, and 503 if
     too few masters answer. All answers have a ``Retry-After``, and name neither resources nor
     masters. A `LockLostError` is left to the app: the work may be half done, so the answer is a
-    500.
+    500. A WebSocket that is accepted can't get such an answer: it is closed with the code 1013.
 
     Args:
         busy_for: The seconds after which to try again if others hold the lock or have all permits.
@@ -106,8 +110,14 @@ def error_handlers(
     """
     answer = answers(busy_for, unavailable_for)
 
-    async def handle(_request: Request, error: LockNotAcquiredError) -> Response:
+    async def handle(connection: Request | WebSocket, error: LockNotAcquiredError) -> Any:
         found = answer(error)
+        if (
+            isinstance(connection, WebSocket)
+            and connection.application_state is WebSocketState.CONNECTED
+        ):
+            await connection.close(TRY_AGAIN_LATER, found.content["detail"])
+            return None
         return JSONResponse(found.content, found.status, found.headers)
 
     return {LockNotAcquiredError: handle}

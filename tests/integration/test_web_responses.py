@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fastapi import FastAPI
+from fastapi import FastAPI, WebSocket
 from fastapi.responses import StreamingResponse
 
 from redlock_aio import Redlock
@@ -78,6 +78,23 @@ async def test_aiohttp_answers_where_no_response_has_begun(redlock: Redlock) -> 
     assert b"Retry-After: 1\r\n" in found
 
 
+async def serve(app: FastAPI, sent: list[dict[str, Any]], **scope: Any) -> None:
+    """Run *app* for one connection whose client stays, and note what it has *sent*."""
+    came = [{"type": "websocket.connect"}] if scope["type"] == "websocket" else []
+
+    async def receive() -> Any:
+        return came.pop() if came else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    always = {
+        "asgi": {"version": "3.0"}, "path": "/", "raw_path": b"/", "query_string": b"",
+        "headers": [], "scheme": "http", "server": ("x", 80), "client": ("x", 1), "root_path": "",
+    }  # fmt: skip
+    await app({**always, **scope}, receive, send)
+
+
 async def test_fastapi_ends_a_response_that_has_begun(redlock: Redlock) -> None:
     app = FastAPI(exception_handlers=for_fastapi.error_handlers())
 
@@ -91,19 +108,30 @@ async def test_fastapi_ends_a_response_that_has_begun(redlock: Redlock) -> None:
         return StreamingResponse(parts())
 
     sent: list[dict[str, Any]] = []
-
-    async def receive() -> Any:
-        return await asyncio.get_running_loop().create_future()  # the client stays connected
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET",
-        "path": "/", "raw_path": b"/", "query_string": b"", "headers": [], "scheme": "http",
-        "server": ("x", 80), "client": ("x", 1), "root_path": "",
-    }  # fmt: skip
     with pytest.raises((RuntimeError, ExceptionGroup)):  # so the server closes the connection
-        await app(scope, receive, send)
+        await serve(app, sent, type="http", http_version="1.1", method="GET")
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
+
+
+@pytest.mark.parametrize("accepts", [False, True], ids=["asked for", "accepted"])
+async def test_fastapi_closes_a_websocket_that_is_accepted(redlock: Redlock, accepts: bool) -> None:
+    """A response of HTTP is no answer then; ASGI forbids it."""
+    app = FastAPI(exception_handlers=for_fastapi.error_handlers())
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket) -> None:
+        if accepts:
+            await websocket.accept()
+        async with redlock.lock("taken", wait=0):
+            raise AssertionError
+
+    sent: list[dict[str, Any]] = []
+    extensions: dict[str, Any] = {"websocket.http.response": {}}
+    await serve(app, sent, type="websocket", subprotocols=[], extensions=extensions)
+    if accepts:
+        assert [each["type"] for each in sent] == ["websocket.accept", "websocket.close"]
+        assert (sent[1]["code"], sent[1]["reason"]) == (1013, "it is being worked on")
+    else:
+        assert sent[0]["type"] == "websocket.http.response.start"
+        assert sent[0]["status"] == 409
