@@ -6,6 +6,9 @@ from decimal import Decimal
 UNITS: dict[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The milliseconds of each unit."""
 
+LONGEST = 2**53
+"""The longest duration in milliseconds, as for the library: beyond it floats can't count."""
+
 EXPLAINED = "a number and a unit, such as 500ms, 30s, 1m, 2h or 1d; only 0 needs none"
 """What a duration is, for people."""
 
@@ -17,7 +20,7 @@ def milliseconds(text: str) -> int:
     Return the duration that *text* states, in whole milliseconds.
 
     Raises:
-        ValueError: It has no unit, or is no whole number of milliseconds.
+        ValueError: It has no unit, is no whole number of milliseconds, or is too long.
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
@@ -25,6 +28,8 @@ def milliseconds(text: str) -> int:
             return 0
         raise ValueError(f"must be a duration, such as 500ms, 30s or 1m, not {text!r}")
     exact = Decimal(found[1]) * UNITS[found[2]]
+    if exact > LONGEST:
+        raise ValueError(f"must be at most {LONGEST} ms, about 285,000 years")
     if exact != int(exact):
         raise ValueError(f"must be whole milliseconds, not {text!r}")
     return int(exact)

@@ -26,7 +26,7 @@ def environment(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "ms"),
     [("0", 0), ("500ms", 500), ("30s", 30_000), ("1.5s", 1_500), ("1m", 60_000), ("2h", 7_200_000),
-     ("1d", 86_400_000), (" 3s ", 3_000)],
+     ("1d", 86_400_000), (" 3s ", 3_000), ("9007199254740992ms", 2**53)],
 )  # fmt: skip
 def test_a_duration(text: str, ms: int) -> None:
     assert durations.milliseconds(text) == ms
@@ -85,6 +85,11 @@ WRONG = [
     (["inspect", "k", "-m", "redis+sentinel://s1,s2"], "masters[0] names no service"),
     (["inspect", "k", "--master-timeout", "5"], "'--master-timeout': must be a duration, such as"),
     (["inspect", "k", "--master-timeout", f"redis://:{PASSWORD}@a"], "'--master-timeout': must be"),
+    (
+        ["run", "k", "--timeout", f"{'9' * 400}s"],
+        "'--timeout': must be at most 9007199254740992 ms",
+    ),
+    (["watch", "k", "--for", "9007199254740993ms"], "'--for': must be at most 9007199254740992 ms"),
     (["inspect", "k", "--restart-guard", "on"], "'--restart-guard'"),
     (["inspect", "k", "--max-ttl", "1ms"], "max_ttl must be at least 50 ms"),
     (["inspect", "k", "--name", "a{b"], "name must have printable characters"),
