@@ -12,7 +12,7 @@ import redlock_aio
 from redlock_aio.cli import bench, look, masters, release, run, show
 from redlock_aio.cli.doctor import command as doctor
 from redlock_aio.cli.exits import SIGNALLED, Exit, Failure
-from redlock_aio.cli.frame import MASTERS
+from redlock_aio.cli.frame import MASTERS, nobody_reads, of_system
 from redlock_aio.cli.helping import HelpfulGroup
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
@@ -76,6 +76,13 @@ def main(arguments: Sequence[str]) -> int:
         return out.fail(Failure(Exit.USAGE, error.format_message()))
     except typer.Abort:
         return SIGNALLED + 2
+    except SystemExit as end:
+        # typer and rich end a program by 1 when they find that nobody reads what they write.
+        if isinstance(end.__context__, BrokenPipeError):
+            return nobody_reads()
+        raise
+    except OSError as error:
+        return out.fail(of_system(error))
     except Exception:  # noqa: BLE001 - the end of the program; a traceback may have a password
         return out.fail(Failure(Exit.FAILED, traceback.format_exc()))
     return code if isinstance(code, int) else Exit.DONE

@@ -335,7 +335,7 @@ def ended(frame: Frame, body: Callable[[], Coroutine[Any, Any, int]]) -> int:
     except BrokenPipeError:
         return nobody_reads()
     except OSError as error:
-        return out.fail(Failure(Exit.FAILED, f"failed: {error}"))
+        return out.fail(of_system(error))
     return code
 
 
@@ -352,8 +352,23 @@ def die_of_interrupt() -> None:
 
 def nobody_reads() -> int:
     """Return the exit code after stdout was closed, and spare Python's complaint about it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard_stdout()
     return SIGNALLED + 13
+
+
+def of_system(error: OSError) -> Failure:
+    """Return the end that an error of the system means, such as about a full disk."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # or else Python would try it again at its end, complain, and exit with 120
+        _discard_stdout()
+    return Failure(Exit.FAILED, f"failed: {error}")
+
+
+def _discard_stdout() -> None:
+    """Let what is written to stdout, and what it still keeps, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def of_library(error: RedlockError) -> Failure:

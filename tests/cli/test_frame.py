@@ -3,8 +3,10 @@
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import redis
@@ -241,17 +243,45 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
 
 
-def test_a_closed_pipe_ends_it_quietly(masters: Masters) -> None:
-    line = f"{sys.executable} -W error -m redlock_aio inspect k; echo $? >&2"
+def end_of(
+    masters: Masters, arguments: list[str], stdout: int, *, unbuffered: str
+) -> tuple[int, str]:
+    """Return the exit code and the messages of `redlock` with this stdout."""
     done = subprocess.run(
-        ["/bin/sh", "-c", f"({line}) | true"],
-        env=masters.environment,
-        capture_output=True,
+        [sys.executable, "-W", "error", "-m", "redlock_aio", *arguments],
+        env={**masters.environment, "PYTHONUNBUFFERED": unbuffered},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
-    # The reader may have been quick enough to see the result.
-    assert done.stderr in {"141\n", "1\n"}
+    return done.returncode, done.stderr
+
+
+WRITING = [(["inspect", "k"], ""), (["--version"], ""), (["--help"], ""), (["--help"], "1")]
+
+
+@pytest.mark.parametrize(("arguments", "unbuffered"), WRITING)
+def test_a_closed_pipe_ends_it_quietly(
+    masters: Masters, arguments: list[str], unbuffered: str
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert end_of(masters, arguments, writer, unbuffered=unbuffered) == (141, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("arguments", "unbuffered"), WRITING)
+def test_a_full_disk_is_one_message(
+    masters: Masters, arguments: list[str], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        code, messages = end_of(masters, arguments, full.fileno(), unbuffered=unbuffered)
+    assert code == Exit.FAILED
+    assert messages == "redlock: failed: [Errno 28] No space left on device\n"
 
 
 def test_the_state_of_a_lock_as_text_and_json(
