@@ -36,7 +36,7 @@ _MEANINGS = {
     Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
     Exit.HELD_BY_OTHERS: "others hold the lock",
     Exit.LOST: "the lock was lost, or about to be lost, before the command had ended",
-    Exit.TIMED_OUT: "the command has not ended within `--timeout`",
+    Exit.TIMED_OUT: "the command, or others of its group, have not ended within `--timeout`",
     Exit.CANNOT_RUN: "the command can't be executed",
     Exit.NOT_FOUND: "there is no such command",
 }
