@@ -380,7 +380,8 @@ class DeclaredSets:
             raise MasterError(
                 NoVoteCause.FORBIDDEN,
                 f"the restart guard must run scripts on the key {tags.shown(self._key)!r}, with"
-                f' GET, SET and TIME, or be off (restart_guard="off"): NOPERM {reply}',
+                f' GET, SET and TIME, or be off (restart_guard="off"):'
+                f" NOPERM {str(reply).removeprefix('NOPERM ')}",
             )
 
     @property

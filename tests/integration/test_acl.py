@@ -316,6 +316,7 @@ async def test_the_vote_names_the_missing_permission(
         async with Redlock([url], master_timeout=TIMEOUT, key_prefix=f"{prefix}:") as redlock:
             with pytest.raises(QuorumUnavailableError, match=expected) as refused:
                 await redlock.lock(name, wait=0).acquire()
+            assert "NOPERM NOPERM" not in str(refused.value)
         if "masters:" in expected:
             assert [vote.permanent for vote in refused.value.votes] == [True]
 
