@@ -46,7 +46,7 @@ FOREIGN = "is a node of another Cluster"
 """What is said of a server whose list has none of the nodes that are known."""
 
 FORGOTTEN_AFTER = 60.0
-"""Seconds without an answer of any member after which the nodes of another Cluster count."""
+"""Seconds without an answer of any member after which a Cluster may have been made anew."""
 
 Places = dict[tuple[str, int], Poll]
 
@@ -73,6 +73,8 @@ class ClusterNodes:
         """The instant of the newest question that a member has answered."""
         self._members: dict[str, tuple[Node, ...]] = {}
         self._failures: dict[tuple[str, int], str] = {}
+        self._foreign: set[tuple[str, int]] = set()
+        """The addresses whose last list was that of another Cluster, also while they are away."""
         self._named: dict[str, str] = {}
         self._warned = False
         self._closed = False
@@ -144,6 +146,7 @@ class ClusterNodes:
         for where in [where for where in self._polls if where not in wanted]:
             self._polls.pop(where).close()
             self._failures.pop(where, None)
+            self._foreign.discard(where)
         for where in wanted:
             if where in self._polls or self._closed:
                 continue
@@ -167,8 +170,18 @@ class ClusterNodes:
             self._failed(where, found, is_permanent(found))
             return
         if self._is_foreign(found):
-            self._failed(where, FOREIGN, False)
-            return
+            self._foreign.add(where)
+            # Of a Cluster that was made anew all addresses that were named lead to the new one,
+            # and no former member answers. While members are only out of reach, others that
+            # reach them may hold locks there.
+            if (
+                where not in self.cluster.seeds
+                or not self._foreign.issuperset(self.cluster.seeds)
+                or self._clock() < self._heard_at + FORGOTTEN_AFTER
+            ):
+                self._failed(where, FOREIGN, False)
+                return
+        self._foreign.discard(where)
         self._failures.pop(where, None)
         known = self._lists.get(found.by)
         if known is not None and known.asked_at > asked_at:
@@ -192,20 +205,17 @@ class ClusterNodes:
         has gone may lead there. With its list, the nodes of both would be the voters, and keep
         each other in the set: a majority of the larger Cluster would confirm its own primaries
         to this program, while others hold locks on those of the smaller one.
-
-        A Cluster that was made anew at the same addresses looks the same, but none of the former
-        members answers any more.
         """
         others = {node.id for node in found.nodes if node.id != found.by}
-        # One that was removed and owns no slot may have been the first to answer. Its list has
-        # only itself, and is no Cluster to compare with.
-        if not any(node.slots for node in self.nodes.values()):
+        # Without its sender: a Cluster may grow from one node. And with slots: one that was
+        # removed may have been the first to answer, and knows no Cluster to compare with.
+        known = {id_: node for id_, node in self.nodes.items() if id_ != found.by}
+        if not any(node.slots for node in known.values()) or not others.isdisjoint(known):
             return False
-        return (
-            bool(others)
-            and others.isdisjoint(self.nodes)
-            and self._clock() < self._heard_at + FORGOTTEN_AFTER
-        )
+        # A node that was removed lists only itself, and owns no slot: it does not count anyway. One
+        # with slots is a Cluster of its own.
+        alone = found.by not in self.nodes and found.nodes[0].slots
+        return bool(others or alone)
 
     def _failed(self, where: tuple[str, int], reason: str, permanent: bool) -> None:
         self._failures[where] = reason
@@ -220,8 +230,9 @@ class ClusterNodes:
 
     def _conclude(self) -> None:
         # Another Cluster at an address that the user has named: it is unknown which one is meant.
-        # A program that began with the other address would lock there.
-        foreign = [place(*it) for it in self.cluster.seeds if self._failures.get(it) == FOREIGN]
+        # A program that began with the other address would lock there. It counts until the address
+        # leads to a known node again: while it leads nowhere, nothing has become clear.
+        foreign = [place(*it) for it in self.cluster.seeds if it in self._foreign]
         contradiction = ""
         if foreign:
             contradiction = f"{foreign[0]} {FOREIGN}; all addresses that are named must lead to one"

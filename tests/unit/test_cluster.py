@@ -635,20 +635,114 @@ async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_i
             )
         moved.kill()
         await asyncio.sleep(3 * QUARANTINE)
+        assert not any(await voting(redlock)), "nothing has become clear"
         if starts == "before":
-            assert await voting(redlock) == [True] * 3, "t is away, and names no Cluster"
+            cluster.links["t"] = CutLink(site["s"])
+            await asyncio.sleep(SOON + ASK_INTERVAL)
+            assert await voting(redlock) == [True] * 3
         await redlock.aclose()
+
+
+@pytest.mark.parametrize("first", ["a", "z"])
+@pytest.mark.parametrize("away", ["a", "abcrst", "z", "uvwxyz"])
+async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
+    site: FakeSite, first: str, away: str
+) -> None:
+    other, cluster = FakeSite(hosts="uvwxyz"), site.link("z", "a")
+    reach(cluster, other)
+    for node in (site if first == "z" else other).nodes.values():
+        node.latency = 0.05
+    async with manager(cluster) as redlock, manager(site.link()) as right:
+        await asyncio.sleep(CONFIRMED_FOR)
+        for host in away:
+            cluster[host].cut()
+        for _ in range(int(FORGOTTEN_AFTER + 2 * QUARANTINE)):
+            await asyncio.sleep(1)
+            async with right.lock("r", ttl=1_000):
+                error = await kit.refused(redlock, "r", wait=0)
+                assert not [vote for vote in error.votes if vote.answer is Answer.GRANTED]
+
+
+@pytest.mark.parametrize("hosts", ["z", "uvwxyz"])
+@pytest.mark.parametrize("seeds", ["a", "ab"])
+@pytest.mark.parametrize("outage", [3, FORGOTTEN_AFTER + 30])
+async def test_another_cluster_gets_no_vote_while_a_program_can_not_reach_its_own(
+    site: FakeSite, hosts: str, seeds: str, outage: float
+) -> None:
+    other, cluster = FakeSite(hosts="uvwxyz"), site.link(*seeds)
+    if hosts == "z":
+        other["z"].known, other["z"].view = ["z"], dict.fromkeys(range(3), ("z", 9))
+    reach(cluster, other)
+    async with manager(cluster) as redlock, manager(site.link()) as right:
+        cluster["r"].cut()
+        cluster.links["r"] = CutLink(other["z"])
+        await asyncio.sleep(5)
+        assert await voting(redlock) == [True] * 3
+        for host in "abcst":
+            cluster[host].cut()
+        for _ in range(int(outage)):
+            await asyncio.sleep(1)
+            async with right.lock("r", ttl=1_000):
+                await kit.refused(redlock, "r", wait=0)
+        for host in "abcst":
+            cluster[host].mend()
+        await asyncio.sleep(5)
+        assert await voting(redlock) == [True] * 3
+
+
+@pytest.mark.parametrize("late", ["a", "u"])
+async def test_a_named_node_that_is_a_cluster_of_its_own_gives_no_vote(
+    site: FakeSite, late: str
+) -> None:
+    other, cluster = FakeSite(hosts="uvw"), site.link("u", "a")
+    other["u"].known, other["u"].view = ["u"], dict.fromkeys(range(3), ("u", 9))
+    reach(cluster, other)
+    for node in (site if late == "a" else other).nodes.values():
+        node.latency = 0.1
+    async with manager(cluster) as redlock:
+        await asyncio.sleep(2 * QUARANTINE)
+        assert not any(await voting(redlock))
+
+
+async def test_a_cluster_may_grow_from_one_node() -> None:
+    site = FakeSite(hosts="abc")
+    site["a"].known, site["a"].view = ["a"], dict.fromkeys(range(3), ("a", 1))
+    site["b"].known, site["b"].view = ["a", "b"], dict(site["a"].view)
+    async with manager(site.link(), masters=1) as redlock:
+        assert await voting(redlock) == [True]
+        site["a"].known = ["a", "b"]
+        for _ in range(50):
+            await asyncio.sleep(SOON)
+            assert await voting(redlock) == [True]
+
+
+async def test_a_cluster_may_be_made_after_a_program_has_begun(site: FakeSite) -> None:
+    """Its nodes have slots already, and have not met."""
+    views = {host: node.view for host, node in site.nodes.items()}
+    for host, node in site.nodes.items():
+        node.known = [host]
+        node.view = {number: owner for number, owner in node.view.items() if owner[0] == host}
+    async with manager(site.link()) as redlock:
+        await asyncio.sleep(1)
+        assert not all(await voting(redlock))
+        for host, node in site.nodes.items():
+            node.known, node.view = list(site.nodes), views[host]
+        await asyncio.sleep(QUARANTINE)
+        assert await voting(redlock) == [True] * 3
 
 
 async def test_a_cluster_that_was_made_anew_counts_when_the_former_nodes_are_gone(
     site: FakeSite,
 ) -> None:
-    other, cluster = FakeSite(hosts="uvwxyz"), site.link("a")
+    """Those at the addresses that are named, and not of a third one at the address of another."""
+    other, third, cluster = FakeSite(hosts="uvwxyz"), FakeSite(hosts="ijklmn"), site.link("a")
     reach(cluster, other)
+    reach(cluster, third)
     async with manager(cluster) as redlock:
         assert await voting(redlock) == [True] * 3
         kill(site.nodes.values())
-        cluster.links["a"] = CutLink(other["u"])
+        cluster.links["a"], other["u"].latency = CutLink(other["u"]), 0.1
+        cluster.links["r"] = CutLink(third["i"])
         await asyncio.sleep(FORGOTTEN_AFTER - CONFIRMED_FOR - 1)
         assert "a:7000 is a node of another Cluster" in reason(redlock, 0)
         await asyncio.sleep(CONFIRMED_FOR + QUARANTINE + 20)
