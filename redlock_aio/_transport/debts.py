@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply, Sender
+from redlock_aio._rules.quorum import OK
 
 MAX_DEBTS = 50_000
 """
@@ -43,6 +44,8 @@ class Debt(Sender):
         self.underway = False
         if replies.is_settled(reply):
             self._debts.settle_debt(self)
+            if reply == OK:
+                self._debts.allowed()
         elif replies.is_forbidden(reply):
             self._debts.forbidden(replies.harmless(str(reply)))
 
@@ -98,7 +101,10 @@ class Debts:
         if self._owed.get(debt.payload) is debt:
             del self._owed[debt.payload]
             self._gave_up = self._gave_up and bool(self._owed)
-            self._is_forbidden = False
+
+    def allowed(self) -> None:
+        """Called when a release has deleted its key; one that finds none needs no permission."""
+        self._is_forbidden = False
 
     def forbidden(self, text: str) -> None:
         """Warn once: otherwise locks seem to work, and each name is held for all of its ttl."""

@@ -228,6 +228,7 @@ class DeclaredSets:
         elif number in self._links:
             if before is None:
                 del self._links[number]
+                self._unsaved[number] = replies.harmless(str(reply))
             else:  # it keeps its vote, and gets the lines once it can
                 self._links[number] = before
 

@@ -178,6 +178,8 @@ class LockWatch(OnlyForThreads):
             raise
 
     async def _next(self, watch: redlock_aio.LockWatch) -> LockState:
+        if self._portal is None or watch is not self._watch:
+            raise asyncio.CancelledError  # interrupted before it began
         self._task = asyncio.current_task()
         try:
             return await watch.__anext__()

@@ -341,9 +341,10 @@ async def test_releases_that_are_forbidden_are_told_once(
     commands = [command for command in NEEDED if command != "del"]
     with allowed(server, *commands, own=GUARD) as url:
         async with Redlock([url], master_timeout=TIMEOUT, key_prefix="app:") as redlock:
-            for name in "ab":
-                async with redlock.lock(name, ttl=500):
-                    pass
+            for name in "abc":
+                async with redlock.lock(name, ttl=1_000, auto_extend=False):
+                    await asyncio.sleep(0.3)
+                await asyncio.sleep(1)  # the key has expired, and its release finds none
             await until(lambda: redlock.statistics().masters[0].debts == 0)
     told = [text for text in caplog.messages if "forbids releases, so keys stay" in text]
     assert len(told) == 1

@@ -687,6 +687,34 @@ async def test_a_master_that_can_not_save_the_set_has_no_vote_until_it_can(
         assert await answers(first) == ("GGG" if what == "writes" else "QGG"), "its line is there"
 
 
+async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
+    m: dict[str, FakeMaster],
+) -> None:
+    """Also if the set could not be written before, because another one was there."""
+    execute, error = m["a"].execute, "OOM command not allowed"
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if error and DECLARE.sha in command and len(command) > 4:
+            return Error(error)
+        return execute(command, listener)
+
+    async with program(of(m, "abc")) as first:
+        await asyncio.sleep(QUARANTINE + 3)
+        async with program(of(m, "ade")) as second:
+            assert is_refused(second)
+            vars(m["a"])["execute"] = refusing
+            await first.aclose()
+            await asyncio.sleep(5 * QUARANTINE)
+            assert not second.statistics().masters[0].votes
+            assert second.statistics().masters[0].reason.endswith(f"{UNDECLARED}: {error}")
+            error = "MISCONF it can't save"
+            await asyncio.sleep(3)
+            assert second.statistics().masters[0].reason.endswith(f"{UNDECLARED}: {error}")
+            error = ""
+            await asyncio.sleep(3)
+            assert second.statistics().masters[0].votes
+
+
 # Masters that are down or hang.
 
 

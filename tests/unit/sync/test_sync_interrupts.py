@@ -66,6 +66,35 @@ def test_an_interrupted_watch_takes_no_change_with_it(
         assert pool.submit(next, states).result(SOON).locked
 
 
+def test_a_watch_that_is_interrupted_before_it_has_begun_leaves_no_task(
+    redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
+) -> None:
+    states = redlock.watch("r")
+    assert not next(states).locked
+    portal = redlock._opener.opened()
+    busy, goes_on = threading.Event(), threading.Event()
+
+    def stall() -> None:
+        busy.set()
+        goes_on.wait(SOON)
+
+    assert portal._loop is not None
+    portal._loop.call_soon_threadsafe(stall)
+    assert busy.wait(SOON)
+
+    def when_it_calls() -> None:
+        until(lambda: portal._calls)
+        interrupt()
+
+    interrupting = pool.submit(when_it_calls)
+    with pytest.raises(TimeLimitError):
+        next(states)
+    interrupting.result(SOON)
+    goes_on.set()
+    assert not pool.submit(next, redlock.watch("r")).result(SOON).locked
+    until(lambda: not portal._calls)
+
+
 def test_an_interrupted_wait_gives_up_the_lock(
     redlock: Redlock, pool: ThreadPoolExecutor, interrupt: Callable[[], None]
 ) -> None:
