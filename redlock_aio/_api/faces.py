@@ -99,7 +99,7 @@ def names_of(
     function: Callable[..., object], templates: Sequence[str]
 ) -> Callable[[tuple[object, ...], dict[str, object]], list[str]]:
     """
-    Return what makes the names to lock from the arguments of a call, for `Redlock.locked`.
+    Return the function that turns the arguments of a call into the names that it locks.
 
     Raises:
         ValueError: *function* has no parameter for a field.
