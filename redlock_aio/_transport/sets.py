@@ -221,16 +221,12 @@ class DeclaredSets:
             and self._clock() < self._links[number][1] + self._quarantine() * DUE
         ):
             return
-        before = self._links.get(number)
+        voted = number in self._links
         reply = await self._answered(self._write, number, connection)
         if not isinstance(reply, Exception):
             self._unsaved.pop(number, None)
-        elif number in self._links:
-            if before is None:
-                del self._links[number]
-                self._unsaved[number] = replies.harmless(str(reply))
-            else:  # it keeps its vote, and gets the lines once it can
-                self._links[number] = before
+        elif not voted and self._links.pop(number, None):
+            self._unsaved[number] = replies.harmless(str(reply))
 
     def gone(self, number: int, *, closing: bool) -> None:
         """Called when the connection to a master has ended; *closing* if this manager ends."""
@@ -304,7 +300,7 @@ class DeclaredSets:
         expected = 0 if joins else sum(text.since > 0 for text in texts)
         # When it is sent, not when it is answered: `bar` has no objection then, but the
         # master votes only after `joined` has seen the reply, and a restriction in that
-        # reply ends the vote by `_judge`. An error takes it back.
+        # reply ends the vote by `_judge`.
         self._links[number] = connection, self._clock()
         on_reply = functools.partial(self._take, expected=expected)
         return self._ask(number, connection, commands.declare(self._key, texts), on_reply)
@@ -401,6 +397,10 @@ class DeclaredSets:
         now = self._clock()
         answer = replies.declared(reply, now)
         if answer is None:
+            if expected is not None and number in self._links:
+                # The lines were not written. If the master votes already, it keeps its vote, and
+                # the next `look` writes them.
+                self._links[number] = self._links[number][0], -math.inf
             return
         lines = answer.lines
         # Before `_own` is replaced: what was deleted is known from what was there after the last

@@ -687,6 +687,31 @@ async def test_a_master_that_can_not_save_the_set_has_no_vote_until_it_can(
         assert await answers(first) == ("GGG" if what == "writes" else "QGG"), "its line is there"
 
 
+@pytest.mark.usefixtures("right")
+async def test_a_master_that_could_not_save_a_new_server_is_told_of_it_later(
+    m: dict[str, FakeMaster],
+) -> None:
+    execute, error = m["a"].execute, "OOM command not allowed"
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if error and DECLARE.sha in command and len(command) > 4:
+            return Error(error)
+        return execute(command, listener)
+
+    def know_the_new_server(letters: str) -> list[bool]:
+        values = [master._data.find(commands.DECLARED_SETS)[0] for master in of(m, letters)]
+        return [m["b"].run_id in str(value) for value in values]
+
+    vars(m["a"])["execute"] = refusing
+    m["b"].restart()
+    await asyncio.sleep(QUARANTINE * DUE / 4)
+    assert know_the_new_server("ac") == [False, True]
+    error = ""
+    m["a"].set(MARKER.decode(), m["a"].marker or "")  # so that it is looked at
+    await asyncio.sleep(QUARANTINE * DUE / 4)
+    assert know_the_new_server("ac") == [True, True]
+
+
 async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
     m: dict[str, FakeMaster],
 ) -> None:
