@@ -404,7 +404,8 @@ class _Writer:
             had = turns([one for one in group if one.client in all_along])
             # With several permits a client's turns depend on its own bodies: the others go on.
             comparable = self._history.meta.get("long", 0.0) <= FEW_LONG
-            if had and comparable and not group[0].permits and not are_even(had):
+            even = not had or are_even(had, shared=any(one.shared for one in group))
+            if comparable and not group[0].permits and not even:
                 (most, _), *_, (fewest, _) = had.most_common()
                 result.broken.append(
                     f"{keys}: {fewest} had {had[fewest]} turns, and {most} {had[most]}"
