@@ -417,7 +417,8 @@ class Sentry:
             sets, number = self._guard.sets, self._number
             # The marker was read before the set is declared. Another program may change it in
             # between; that push reaches `on_push`, because `attach` came before the read.
-            joining = sets.join(number, info.run_id + self._tag.decode(), connection, declared)
+            server = info.run_id + self._tag.decode()
+            joining = await sets.join(number, server, connection, declared)
             await self._judge(info, found)
             await sets.joined(number, connection, joining)  # the master had no vote before
             if self.state is MEMBER and sets.bar(number) is not None:

@@ -8,11 +8,13 @@ The lines that programs write about their masters, and the votes that this progr
 `membership` has the rules: whoever comes second on a common master restricts itself. Hence a
 program reads what others have written before it writes anything, and a master votes only
 after it has confirmed that; an error confirms nothing. A program that is refused writes
-nothing, so it can't restrict anybody. Each reply is evaluated when it arrives, even if the task
-that awaited it was cancelled.
+nothing, so it can't restrict anybody. Nor does one that is not connected to a majority of its
+masters: it can get no lock. Each reply is evaluated when it arrives, even if the task that awaited
+it was cancelled.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -24,6 +26,7 @@ from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules import membership
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.membership import LIVES, Addresses, Known, Line, Place, Restriction
+from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.standing import Bar
 from redlock_aio._transport.connection import Connection, MasterError, Question
 
@@ -36,12 +39,16 @@ SELDOM = 3 / 8
 """The share after which it has done so: `DUE` (1/8) and one look (1/4, `quarantine.LOOKS`)."""
 
 PATIENCE = 0.5
-"""Seconds for which a new master waits until the others have confirmed its server."""
+"""
+Seconds for which a new master waits until a majority is connected, and then once more until the
+others have confirmed its server.
+"""
 
 TRIES = 3
 """The number of requests in a row to a master that lacks the scripts."""
 
 UNDECLARED = "this program's set of masters is not declared there yet"
+NO_MAJORITY = "it has no vote before a majority of the masters is connected"
 
 
 class EvaluatedQuestion(Question):
@@ -118,6 +125,7 @@ class DeclaredSets:
         # What the servers have said that could not save the lines.
         self._unsaved: dict[int, str] = {}
         self._told: set[Addresses] = set()
+        self._majority = asyncio.Event()
 
     def __repr__(self) -> str:
         refused = self._restriction.refused_by
@@ -126,6 +134,14 @@ class DeclaredSets:
     @property
     def _is_restricted(self) -> bool:
         return self._restriction != Restriction()
+
+    @property
+    def _begins(self) -> bool:
+        """Whether this program may write: its lines are there, or a majority is connected."""
+        # Its masters may be misspelt, or lead to one server, which counts once. It gets no lock
+        # then, and its lines would take the votes of all programs with the right masters.
+        connected = sum(bool(place.run_id) for place in self._places)
+        return bool(self._links) or connected >= majority(len(self._places))
 
     def bar(self, number: int) -> Bar | None:
         """Return why this master may not vote; ``None`` if it may."""
@@ -141,17 +157,19 @@ class DeclaredSets:
         if number in self._links:
             return None
         cause = cause if self._is_restricted else NoVoteCause.SET_UNDECLARED
+        text = UNDECLARED if self._begins else NO_MAJORITY
         if number in self._unsaved:
-            return Bar(cause, f"{UNDECLARED}: {self._unsaved[number]}")
-        return Bar(cause, UNDECLARED, quiet=True)
+            return Bar(cause, f"{text}: {self._unsaved[number]}")
+        return Bar(cause, text, quiet=True)
 
-    def join(
+    async def join(
         self, number: int, server: str, connection: Connection, reply: object
     ) -> list[asyncio.Future[object]]:
         """
         Write this program's lines on a master that was just reached.
 
-        A server that was not known before is written on the other masters at once.
+        A server that was not known before is written on the other masters at once. Nothing is
+        written if no majority of the masters is connected within 0.5 s; `look` does it later.
 
         Args:
             server: Its run_id. In a Cluster a tag follows: two tags on one server are different
@@ -163,8 +181,7 @@ class DeclaredSets:
             The replies to wait for, see `joined`.
         """
         self._check(reply)
-        # `_last` outlives the connection: the same server is not written on the others again.
-        is_new, self._last[number] = self._last.get(number) != server, server
+        is_new = self._last.get(number) != server
         if is_new:
             self._own.pop(number, None)  # they were on another server
         self._places[number] = Place(self._places[number].address, server)
@@ -173,8 +190,22 @@ class DeclaredSets:
         # below only reads. If it wrote first, the lines of a refused program would restrict those
         # that come later.
         self._take(number, reply)
-        if self._waits(number, quarantined=True):
+        if self._begins:
+            self._majority.set()
+        else:
+            # When a program starts, its masters are reached within milliseconds of each other.
+            # The first ones would vote a second later if they did not wait for a majority.
+            self._majority.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self._majority.wait()
+            if connection.reason:  # it has ended
+                raise ConnectionError(connection.reason)
+        if not self._begins or self._waits(number, quarantined=True):
             return []
+        # Here, after the wait: `_last` outlives the connection, and the same server is not written
+        # on the others again.
+        self._last[number] = server
         others = self._tell_others() if is_new and self._restriction.refused_by is None else []
         # All requests have left by now, before any reply is awaited: a master that hangs delays
         # the evaluation of no other reply. `joined` waits.
@@ -212,7 +243,7 @@ class DeclaredSets:
             if isinstance(reply, Exception):
                 return  # who has not read what others wrote must not write
             # The reply has been evaluated, maybe by a reply to another master's question, too.
-            if self._restriction.refused_by is not None:
+            if self._restriction.refused_by is not None or not self._begins:
                 return
             if self._waits(number, quarantined=quarantined):
                 return
@@ -225,7 +256,8 @@ class DeclaredSets:
         reply = await self._answered(self._write, number, connection)
         if not isinstance(reply, Exception):
             self._unsaved.pop(number, None)
-        elif not voted and self._links.pop(number, None):
+        elif not voted and number in self._links:
+            del self._links[number]
             self._unsaved[number] = replies.harmless(str(reply))
 
     def gone(self, number: int, *, closing: bool) -> None:

@@ -178,6 +178,8 @@ class SetRules:
         again: Whether it is also written on masters that are reached only later.
 
         behind: Whether the line of a server that has moved is written only behind another.
+
+        begins: Whether a program writes nothing before it is connected to a majority.
     """
 
     learn: Learn = membership.learn
@@ -189,6 +191,7 @@ class SetRules:
     tells: bool = True
     again: bool = True
     behind: bool = True
+    begins: bool = True
 
 
 SHIPPED = SetRules()
@@ -209,6 +212,8 @@ class Sets:
 
         away: Programs and names: those are not connected at first.
 
+        dead: The names that lead to no server, such as misspelt ones; of one program each.
+
         votes: Whether votes arrive or are lost one by one; else those of a grant come at once.
 
         told: Whether others know the servers of names that always lead to the same one.
@@ -224,6 +229,7 @@ class Sets:
     follows: bool = False
     senior: int = NOBODY
     away: tuple[tuple[int, str], ...] = ()
+    dead: str = ""
     cuts: int = 0
     restarts: int = 0
     votes: bool = False
@@ -275,6 +281,11 @@ class Sets:
             [i for i, name in enumerate(names) if set(self._leads(name)) <= set(known)]
             for names in self.sets
         ]
+
+    def _own(self, p: int) -> set[int]:
+        """Return the positions of the masters that are not modelled, and always vote."""
+        alive = {i for i, name in enumerate(self.sets[p]) if name not in self.dead}
+        return alive.difference(self._at[p])
 
     @functools.cached_property
     def _called(self) -> list[list[str]]:
@@ -412,7 +423,8 @@ class Sets:
     def _places(self, p: int, runs: tuple[str, ...]) -> list[Place]:
         at = dict(zip(self._at[p], runs, strict=True))
         return [
-            Place(name, at.get(i, f"{self._leads(name)}0")) for i, name in enumerate(self.sets[p])
+            Place(name, "" if name in self.dead else at.get(i, f"{self._leads(name)}0"))
+            for i, name in enumerate(self.sets[p])
         ]
 
     def _restriction_by(
@@ -451,7 +463,7 @@ class Sets:
         others = self._other_lines_by(p, facts, runs)
         restriction = self._restriction_by(p, facts, runs)
         barred = {*restriction.moved, *restriction.strangers}
-        own = set(range(len(self.sets[p]))).difference(at, barred)
+        own = self._own(p).difference(barred)
         voting = [
             n
             for i, n in enumerate(connected)
@@ -516,17 +528,26 @@ class Sets:
                       self.restarts)  # fmt: skip
         if self.senior != NOBODY:
             for p in sorted(range(len(self.sets)), key=lambda p: p != self.senior):
-                for i in range(len(self._at[p])):
-                    if (p, self.sets[p][self._at[p][i]]) in self.away:
-                        continue
-                    # The senior has the first server of a name, the others have the last.
-                    *_, (_, last) = connected = list(self._connect(state, p, i))
-                    _, state = self._on_reply(connected[0][1] if p == self.senior else last, p, i)
+                state = self._joined(state, p)
             for _ in range(2):
                 for p in range(len(self.sets)):
                     for i, link in enumerate(state.programs[p].links):
                         if link.phase == DECLARED:
                             state = self._renewed(state, p, i)
+        return state
+
+    def _joined(self, state: State, p: int) -> State:
+        """Return the state after a program has begun while nobody else did anything."""
+        for i, at in enumerate(self._at[p]):
+            if (p, self.sets[p][at]) not in self.away:
+                # The senior has the first server of a name, the others have the last.
+                connected = [after for _, after in self._connect(state, p, i)]
+                state = connected[0 if p == self.senior else -1]
+        for i in range(len(self._at[p])):
+            if state.programs[p].links[i].phase == READING:
+                _, state = self._write_after_read(state, p, i, "looks at")
+            if state.programs[p].links[i].phase == ASKED:
+                _, state = self._on_reply(state, p, i)
         return state
 
     def steps(self, state: State) -> Iterator[Step[State]]:
@@ -599,7 +620,8 @@ class Sets:
     ) -> tuple[str, Program, Server]:
         s = program.links[i].server
         read = self._learning(_alone(p, s, program, server, lives), p, s, server.lines)
-        if self.restriction(read, p).refused_by is not None or self._waits(read, p, i):
+        refused = self.restriction(read, p).refused_by is not None
+        if refused or not self._begins(program, p) or self._waits(read, p, i):
             return "reads", read.programs[p], server
         written = self._written(read, p, s)
         link = Link(s, ASKED, written.servers[s].lines)
@@ -641,6 +663,13 @@ class Sets:
             links = [Link(x.server, READING) if x.phase else x for x in program.links]
             state = _with_program(state, p, program._replace(links=tuple(links)))
         return state
+
+    def _begins(self, program: Program, p: int) -> bool:
+        """Return whether a program may write: its lines are there, or a majority is connected."""
+        if not self.rules.begins or any(x.phase in (ASKED, DECLARED) for x in program.links):
+            return True
+        reached = len(self._own(p)) + sum(x.phase != AWAY for x in program.links)
+        return reached >= majority(len(self.sets[p]))
 
     def _waits(self, state: State, p: int, i: int) -> bool:
         """Return whether a program lets those with an older set write first, as the shipped one."""
@@ -994,7 +1023,8 @@ class Sets:
 
     @functools.cached_property
     def _checked(self) -> list[Callable[[State], str]]:
-        checks = {"A": self._overlap, "B": self._hurt, "C": self._limited, "D": self._refused}
+        checks = {"A": self._overlap, "B": self._hurt, "C": self._limited, "D": self._refused,
+                  "E": self._hindered}  # fmt: skip
         return [checks[x] for x in self.checks]
 
     def _overlap(self, state: State) -> str:
@@ -1012,8 +1042,7 @@ class Sets:
 
     def _hurt(self, state: State) -> str:
         p = self.senior
-        own = len(self.sets[p]) - len(self._at[p])
-        reached = own + len(self.may_vote(state, p))
+        reached = len(self._own(p)) + len(self.may_vote(state, p))
         if reached < majority(len(self.sets[p])) or self.may_win(state, p):
             return ""
         return f"B: {p} came first, reaches a majority, and gets no grant"
@@ -1028,6 +1057,18 @@ class Sets:
         for p in range(len(self.sets)):
             if self.restriction(state, p).refused_by is not None:
                 return f"D: {p} is refused though both sets are the same servers"
+        return ""
+
+    def _hindered(self, state: State) -> str:
+        hopeless = {
+            self._names[p]
+            for p, names in enumerate(self.sets)
+            if len(set(names).difference(self.dead)) < majority(len(names))
+        }
+        for p in range(len(self.sets)):
+            restriction = self.restriction(state, p)
+            if hopeless & {restriction.refused_by, *restriction.strangers.values()}:
+                return f"E: {p} is restricted by a program that can get no lock"
         return ""
 
 

@@ -5,6 +5,7 @@ All interleavings of programs with different sets of masters; see `sets_model`.
     B  a program that came first, and reaches a majority, gets grants
     C  programs whose sets differ by one master are not restricted
     D  programs with the same servers under other names are not refused
+    E  a program that reaches no majority of its masters takes no vote from another
 
 Each variant of the rules that was tried, or was shipped before, breaks one of them.
 """
@@ -101,6 +102,14 @@ SETTINGS: dict[str, tuple[Sets, int]] = {
     "C: ab, abc": (
         Sets(("ab", "abc"), cuts=1, restarts=1, told=True, leases=False, checks="C"),
         20_000,
+    ),
+    "E: axy, abc; x and y lead nowhere": (
+        Sets(("axy", "abc"), dead="xy", cuts=1, restarts=1, checks="AE"),
+        1,
+    ),
+    "E: abxyz, abc; x, y and z lead nowhere": (
+        Sets(("abxyz", "abc"), dead="xyz", cuts=1, restarts=1, leases=False, checks="E"),
+        1,
     ),
     "D: ab, AB": (Sets(("ab", "AB"), leads=ALIASES, leases=False, checks="CD"), 500),
 }
@@ -215,8 +224,8 @@ VARIANTS: dict[str, tuple[SetRules, Sets, str]] = {
         ),
         "A",
     ),
-    "both count common masters only": (
-        replace(SHIPPED, learn=_all_sets, restrict=_only_matched),
+    "both count common masters only": (  # without `begins` in a third of the states
+        replace(SHIPPED, learn=_all_sets, restrict=_only_matched, begins=False),
         Sets(("abcde", "abc")),
         "A",
     ),
@@ -255,8 +264,8 @@ VARIANTS: dict[str, tuple[SetRules, Sets, str]] = {
         Sets(("abc", "abc"), leads=MOVES, senior=0, cuts=1),
         "A",
     ),
-    "a server that was left is not written where it is reached later": (
-        replace(SHIPPED, again=False),
+    "a server that was left is not written where it is reached later": (  # as above
+        replace(SHIPPED, again=False, begins=False),
         Sets(("abc", "abc"), leads=MOVES, senior=0, away=((0, "b"),), cuts=2),
         "A",
     ),
@@ -269,6 +278,16 @@ VARIANTS: dict[str, tuple[SetRules, Sets, str]] = {
         replace(SHIPPED, behind=False),
         Sets(("abc", "abc"), senior=0, leads=MOVES, restarts=1, leases=False, checks="B"),
         "B",
+    ),
+    "a program writes on the first master that it reaches": (
+        replace(SHIPPED, begins=False),
+        Sets(("axy", "abc"), dead="xy", leases=False, checks="E"),
+        "E",
+    ),
+    "a program with the wrong names begins first, and votes with one master": (
+        replace(SHIPPED, begins=False),
+        Sets(("abxyz", "abc"), dead="xyz", leases=False, checks="E"),
+        "E",
     ),
 }
 """The rules, programs that show the defect, and the property that is broken."""

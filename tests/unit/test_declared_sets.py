@@ -17,7 +17,7 @@ from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
 from redlock_aio._rules.membership import LIVES
-from redlock_aio._transport.sets import DUE, PATIENCE, UNDECLARED
+from redlock_aio._transport.sets import DUE, NO_MAJORITY, PATIENCE, UNDECLARED
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -94,6 +94,15 @@ async def until_it_works(redlock: Redlock) -> None:
             return
         await asyncio.sleep(0.02)
     pytest.fail("it never gets a lock")
+
+
+async def until_they_vote(redlock: Redlock, *numbers: int) -> None:
+    for _ in range(1_000):
+        masters = redlock.statistics().masters
+        if all(masters[number].votes for number in numbers):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("they never vote")
 
 
 def is_refused(redlock: Redlock) -> bool:
@@ -738,6 +747,83 @@ async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
             error = ""
             await asyncio.sleep(3)
             assert second.statistics().masters[0].votes
+
+
+# Programs that are not connected to a majority of their masters.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "dead"),
+    [
+        ("axy", "xy"),  # two of three names are misspelt
+        ("abxyz", "xyz"),
+        ("aaa", ""),  # three names of one server
+        pytest.param("aabbb", "", marks=pytest.mark.full),
+    ],
+)
+async def test_a_program_that_can_get_no_lock_takes_no_vote_from_others(
+    m: dict[str, FakeMaster], wrong: str, dead: str
+) -> None:
+    m |= {name: FakeMaster(name) for name in "xyz"}
+    for name in dead:
+        m[name].kill()
+    masters = [Address(m[name], f"{name}{number}") for number, name in enumerate(wrong)]
+    async with program(masters) as hopeless:
+        assert not await works(hopeless)
+        await asyncio.sleep(2)
+        assert NO_MAJORITY in [vote.detail for vote in await votes(hopeless)]
+        async with program(of(m, "abc")) as right:
+            for _ in range(30):
+                assert await answers(right) == "GGG"
+                assert declared(m["a"]) == ["abc"]
+                await asyncio.sleep(QUARANTINE / 10)
+            assert not await works(hopeless)
+            for name in dead:
+                m[name]._alive = True
+            await asyncio.sleep(2)
+            assert await answers(right) == "GGG", "it came first"
+
+
+async def test_a_program_votes_as_soon_as_a_majority_is_connected(m: dict[str, FakeMaster]) -> None:
+    m["b"].latency = 0.05
+    m["c"].hang()
+    begin = now()
+    async with program(of(m, "abc")) as redlock:
+        await until_they_vote(redlock, 0, 1)
+        assert now() - begin < 0.5, "without a second look at a"
+
+
+async def test_masters_vote_that_came_long_before_a_majority(m: dict[str, FakeMaster]) -> None:
+    for name in "cde":
+        m[name].kill()
+    async with program(of(m, "abcde")) as redlock:
+        await asyncio.sleep(3)
+        assert await answers(redlock) == "QQUUU"
+        assert {vote.detail for vote in (await votes(redlock))[:2]} == {NO_MAJORITY}
+        assert declared(m["a"]) == []
+        m["c"]._alive = True
+        await asyncio.sleep(1.5)
+        assert await answers(redlock) == "GGGUU"
+        for name in "abc":
+            assert declared(m[name]) == ["abcde"]
+
+
+async def test_a_server_whose_connection_ended_before_a_majority_is_written_on_the_others(
+    m: dict[str, FakeMaster],
+) -> None:
+    for name in "bc":
+        m[name].kill()
+    async with program(of(m, "abc"), max_ttl=20 * MAX_TTL) as redlock:
+        await asyncio.sleep(PATIENCE / 2)
+        m["a"]._alive = False
+        m["a"].cut()
+        for name in "bc":
+            m[name]._alive = True
+        await until_it_works(redlock)
+        before = ran(m["b"], DECLARE)
+        m["a"]._alive = True
+        await until_they_vote(redlock, 0)
+        assert ran(m["b"], DECLARE) == before + 1
 
 
 # Masters that are down or hang.

@@ -254,6 +254,8 @@ async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
 ) -> None:
     intercept(masters[0], b"GETRANGE", masters[0].hang)
     async with guarded(masters) as redlock:
+        # A master that comes behind it waits for 0.5 s until this one has confirmed its server.
+        await asyncio.sleep(1)
         assert await answers(redlock) == "UGGGG"
         await asyncio.sleep(3)
         del vars(masters[0])["execute"]
