@@ -105,11 +105,11 @@ SETTINGS: dict[str, tuple[Sets, int]] = {
     ),
     "E: axy, abc; x and y lead nowhere": (
         Sets(("axy", "abc"), dead="xy", cuts=1, restarts=1, checks="AE"),
-        1,
+        350,
     ),
     "E: abxyz, abc; x, y and z lead nowhere": (
         Sets(("abxyz", "abc"), dead="xyz", cuts=1, restarts=1, leases=False, checks="E"),
-        1,
+        1_100,
     ),
     "D: ab, AB": (Sets(("ab", "AB"), leads=ALIASES, leases=False, checks="CD"), 500),
 }
