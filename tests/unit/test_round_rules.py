@@ -182,7 +182,8 @@ async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_
     queue = fair_queue(master_set)
     waiter = NotedWaiter()
     called, forgotten = waiter.calls, waiter.losses
-    member, _ = queue.enter(waiter)
+    member, _ = queue.new_entry()
+    queue.waiters[member] = waiter
     queue.on_push(2, replies.EVERYTHING_CHANGED)
     assert forgotten == [2]
     assert not links[2].writes  # nobody has subscribed yet
@@ -200,7 +201,7 @@ async def test_a_master_that_went_down_or_came_back_notifies_the_waiters_in_its_
     assert [link.writes for link in links] == [[], [subscription], []]
     queue.on_push(0, [b"message", b"a channel", member])
     assert (called, forgotten) == ([0], [2, 1, 1])
-    queue.left(member)
+    queue.leave(member)
     queue.close()
 
 

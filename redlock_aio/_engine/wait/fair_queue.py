@@ -57,6 +57,7 @@ class FairQueue:
         self.client: bytes = token_hex(8).encode()
         self._key_prefix = key_prefix
         self.waiters: dict[bytes, Waiter] = {}
+        """The tasks that wait, by their names in the queues; each enters itself."""
         self._members = 0
         self._listening = False
         self._idle: asyncio.TimerHandle | None = None
@@ -64,21 +65,22 @@ class FairQueue:
     def __repr__(self) -> str:
         return f"<FairQueue, {len(self.waiters)} waiters>"
 
-    def enter(self, waiter: Waiter, mark: bytes = b"") -> tuple[bytes, int]:
+    def new_entry(self, mark: bytes = b"") -> tuple[bytes, int]:
         """
-        Add *waiter*; return its new name, and its place behind all others of this session.
+        Return a name that no waiter has had, and a place behind all others of this session.
 
         Args:
             mark: The end of the name, by which the masters know what the waiter wants.
         """
         self._members += 1
         member = b"%b/%d%b" % (self.client, self._members, mark)
-        self.waiters[member] = waiter
         return member, self.masters.clocks.new_time(self.masters.clock())
 
-    def enter_as(self, waiter: Waiter, member: bytes) -> None:
-        """Add *waiter*, which continues to wait under the name of another one that has left."""
-        self.waiters[member] = waiter
+    def leave(self, member: bytes) -> None:
+        """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
+        del self.waiters[member]
+        if self._listening and not self.waiters and self._idle is None:
+            self._idle = self.masters.loop.call_later(IDLE, self._listen_no_more)
 
     # Wake-ups.
 
@@ -104,16 +106,6 @@ class FairQueue:
             sharded = commands.subscription(self.client, begins=begins, key=key, sharded=True)
             request = Subscription(sharded, request.payload)
         self.masters.send_to(master, request)
-
-    def enter_again(self, member: bytes, mark: bytes = b"") -> tuple[bytes, int]:
-        """Give the waiter *member* a new name and place, as `enter` does."""
-        return self.enter(self.waiters.pop(member), mark)
-
-    def left(self, member: bytes) -> None:
-        """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
-        del self.waiters[member]
-        if self._listening and not self.waiters and self._idle is None:
-            self._idle = self.masters.loop.call_later(IDLE, self._listen_no_more)
 
     def _listen_no_more(self) -> None:
         self._idle = None

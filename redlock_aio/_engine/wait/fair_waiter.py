@@ -138,13 +138,9 @@ class FairWaiter(Round):
         self.key = key
         self.patient = patient
         self.offers: dict[int, Permit] = {}
-        if entry is None:
-            self.member, self.place = queues.enter(self, key.member_mark)
-            asked = self.place
-        else:
-            self.member, self.place = entry
-            queues.enter_as(self, self.member)
-            asked = masters.clocks.new_time(masters.clock())
+        self.member, self.place = entry or queues.new_entry(key.member_mark)
+        queues.waiters[self.member] = self
+        asked = self.place if entry is None else masters.clocks.new_time(masters.clock())
         self._counter = None
         if lock.options.fencing:
             queue = queues.local_queues.of(key)
@@ -612,7 +608,10 @@ class FairWaiter(Round):
         # The name is new each time: a master that has not executed the request to leave
         # yet still has the old name in its queue, at the old place.
         self._decline_offers()
-        self.member, self.place = self.queues.enter_again(self.member, self.key.member_mark)
+        queues, former = self.queues, self.member
+        self.member, self.place = queues.new_entry(self.key.member_mark)
+        queues.waiters[self.member] = self
+        queues.leave(former)
         self.claim = self._new_claim()
         self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over(self.masters.clock())
@@ -792,7 +791,7 @@ class FairWaiter(Round):
             self._timer.cancel()
         if self._queue is not None:
             self._queue.unsubscribe(self)
-        self.queues.left(self.member)
+        self.queues.leave(self.member)
 
     def check(self, began: float, *, over: bool) -> None:
         """Raise the error with the reason of the failure, if the wait has ended."""
