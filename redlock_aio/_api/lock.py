@@ -176,6 +176,7 @@ class Lock(NotALease, OnlyForAsyncio):
 
     def _refused(self, session: Session, why: Claim | LockNotAcquiredError) -> Lease | None:
         """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
+        session.masters.check_open()  # what the close has ended tells nothing of the lock
         always, now = session.emitter is not None, session.masters.clock()
         try:
             check_overload(self._spec.resources, session.links, why, now, always=always)

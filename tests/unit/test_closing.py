@@ -9,10 +9,13 @@ from redlock_aio import Lease, Redlock, RedlockError
 
 from .cancelling import interposed, run_next
 from .kit import (
+    KINDS,
     KINDS_AND_KEYS,
+    LATENCY,
     Kind,
     Masters,
     fail,
+    hang,
     in_coroutine,
     occupy,
     remaining_keys,
@@ -75,3 +78,20 @@ async def test_closing_repeats_a_release_that_a_master_has_refused(
         fail(masters, "")
         assert remaining_keys(masters, counters=False)
     assert not remaining_keys(masters, counters=False)
+
+
+@pytest.mark.parametrize("once", ["acquire", "try_acquire"])
+@pytest.mark.parametrize("options", [*KINDS, {"shared": True}, {"permits": 2}])
+async def test_a_single_attempt_that_the_close_ends_does_not_blame_the_masters(
+    masters: Masters, options: Kind, once: str
+) -> None:
+    redlock = Redlock(masters, restart_guard="off")
+    async with redlock.lock("other", fencing=True):
+        pass  # the masters' time is known from now on
+    hang(masters)
+    acquiring = asyncio.create_task(getattr(redlock.lock("r", wait=0, **options), once)())
+    await asyncio.sleep(LATENCY)
+    await redlock.aclose()
+    with pytest.raises(RedlockError) as caught:
+        await acquiring
+    assert caught.value.code == "redlock-closed"

@@ -359,6 +359,8 @@ class Acquisition:
 
     async def _refusal(self, known: Watch) -> LockNotAcquiredError:
         masters, failed = self._masters, known.failed
+        # The votes of rounds that the close has ended would read as a fault of the masters.
+        masters.check_open()
         contended = is_contended(failed.votes())
         if contended or not failed.complete:
             # Most masters that have not answered are only a little later, and the error should
@@ -366,6 +368,7 @@ class Acquisition:
             needed = majority(len(masters.links)) if contended else 0
             took = masters.clock() - failed.claim.began
             await known.wait_for_stragglers(max(took, 0.001), needed)
+            masters.check_open()
         return refusal(
             self._lock.resources,
             failed.votes(),

@@ -248,6 +248,7 @@ async def acquire(
         attempt.keep()
         return claim
     attempt.give_back()
+    masters.check_open()  # else the votes of rounds that the close has ended were the reason
     if budget.wait == 0:
         raise refusal(
             lock.resources,
