@@ -195,8 +195,8 @@ class Session:
             clock=clock,
             on_push=self._on_push,
             on_standing=ignore if events is None else events.on_standing,
-            cancelled=self._on_cancelled,
-            never_began=self._refuse,
+            on_cancelled=self._refuse,
+            last_releases=self._last_releases,
             guard=guard,
             vouched=settings.restart_guard == "fsync-always",
             alone=len(settings.diallers) == 1,
@@ -221,22 +221,20 @@ class Session:
         if await readiness(self.links, wait, self.masters.trips):
             self.ready = True
 
-    async def _on_cancelled(self, master: Master) -> None:
+    async def _last_releases(self, master: Master) -> None:
         """
         Wait until the connection to *master* may end, after its task was cancelled.
 
         At the end of `asyncio.run` all tasks are cancelled at once, and some of them still
-        have locks to release. From now on nothing is acquired or extended, and waiters get an
-        error. The connection stays while a cancelled task holds a lease (which ends by itself
-        at its deadline), and for up to one master timeout while there are any other tasks.
-        Leases that are still held after that are released.
+        have locks to release. None of them can acquire once more (`_refuse` came before this),
+        and no lease is extended. The connection stays while a cancelled task holds a lease (which
+        ends by itself at its deadline), and for up to one master timeout while there are any other
+        tasks. Leases that are still held after that are released.
 
         Cancellation:
             Leases that are still held are lost at once.
         """
         masters, watchdog = self.masters, self.watchdog
-        # First: while this waits for the other tasks to end, none of them may acquire once more.
-        self._refuse()
         patience = masters.master_timeout / 1000
         ends = self.loop.time() + patience
         try:

@@ -75,10 +75,10 @@ class MasterContext(NamedTuple):
     """
     on_standing: Callable[[int, Standing], None]
     """Called with the number of a master and its standing, once that is known."""
-    cancelled: Callable[["Master"], Awaitable[None]]
-    """Called with a master whose task was cancelled from outside, before it disconnects."""
-    never_began: Callable[[], None]
-    """Called, instead of *cancelled*, if the task was cancelled before its first step."""
+    on_cancelled: Callable[[], None]
+    """Called when the task of a master was cancelled from outside: nothing may be acquired now."""
+    last_releases: Callable[["Master"], Awaitable[None]]
+    """Called after that with the master, unless its task never began: waits for the releases."""
     guard: Guard | None
     vouched: bool
     """Whether the operator guarantees that no master loses a lock."""
@@ -158,7 +158,8 @@ class Master:
         """Send commands behind all earlier ones; return a `NoReply` if they were not sent."""
         # Last: with an eager task factory its first step runs within this call.
         self._task = self._loop.create_task(self._serve(), name=f"{TASK_NAME}{self.name}")
-        self._task.add_done_callback(lambda _task: self._ended(context.never_began))
+        # It may be cancelled before its first step: then `_take_leave` does not run.
+        self._task.add_done_callback(lambda _task: self._end_use())
 
     def __repr__(self) -> str:
         return f"<Master {self.name}, {self.reason or 'up'}, {len(self.debts)} debts>"
@@ -265,27 +266,25 @@ class Master:
                 raise
             await self._take_leave()
         finally:
-            # Last: the releases that `_take_leave` waits for leave over this connection. Without
+            # Last: the releases that `_take_leave` waits for are sent over this connection. Without
             # `finally` an error there would leave it open, and the server with a client that asks
             # nothing.
             if self._connection is not None:
                 self._connection.close()
 
-    def _ended(self, never_began: Callable[[], None]) -> None:
-        """Called when the task has ended: wake waiters if it never ran."""
-        if not self._closing:
-            self._closing = True
-            self._wake()
-            never_began()
+    def _end_use(self) -> bool:
+        """Called when the task ends; return whether it was cancelled from outside, and only now."""
+        if self._closing:
+            return False
+        self._closing = True  # from here on the end of the connection is no loss to report
+        self._wake()
+        self._context.on_cancelled()
+        return True
 
     async def _take_leave(self) -> None:
-        """If the task was cancelled from outside, wait until *cancelled* has sent the releases."""
-        if not self._closing:
-            # Before the wait: from here on the end of the connection is no loss to report, and
-            # `_ended` finds that all was done.
-            self._closing = True
-            self._wake()
-            await self._context.cancelled(self)
+        """If the task was cancelled from outside, wait until all releases were sent."""
+        if self._end_use():
+            await self._context.last_releases(self)
 
     async def _stay_connected(self) -> None:
         failures = 0
