@@ -39,6 +39,7 @@ from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
 from redlock_aio._rules.validation import (
     MOST_PERMITS,
+    from_to,
     of_type,
     one_of,
     plain_function,
@@ -433,7 +434,7 @@ class Redlock(OnlyForAsyncio):
             raise mistakes.unknown_options(unknown, called="semaphore()")
         made = self.lock(
             resource,
-            permits=_as_permits(permits),
+            permits=of_type(permits, int, name="permits"),  # `lock` tests the range
             ttl=ttl,
             wait=wait,
             auto_extend=auto_extend,
@@ -928,7 +929,8 @@ class OptionsCache:
             _check_shared(hold_at_least, fair, fencing, retry)
             fair, fencing = True, False
         if permits is not None:
-            _check_permits(_as_permits(permits), fair, shared, reentrant, retry)
+            from_to(permits, 1, MOST_PERMITS, name="permits")
+            _check_permits(permits, fair, shared, reentrant, retry)
             fair = True
         ttl = min(timing.TTL, self._max_ttl) if ttl is None else ttl
         ttl = timing.at_most(timing.milliseconds(ttl, name="ttl"), self._max_ttl)
@@ -960,13 +962,6 @@ def _check_shared(
         raise ValueError("fair must not be False with shared=True: readers wait in the fair queue")
     if retry is not None:
         raise ValueError("retry must be None with shared=True: readers wait in the fair queue")
-
-
-def _as_permits(permits: int) -> int:
-    """Raise an error if *permits* is no number of permits."""
-    if isinstance(of_type(permits, int, name="permits"), bool) or not 1 <= permits <= MOST_PERMITS:
-        raise ValueError(f"permits must be from 1 to {MOST_PERMITS}, not {permits}")
-    return permits
 
 
 def _check_permits(

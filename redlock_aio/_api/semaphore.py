@@ -7,7 +7,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.session import Opener
 from redlock_aio._protocol.primitives import Permits
 from redlock_aio._protocol.semaphore_state import SemaphoreState
-from redlock_aio._rules.validation import MOST_PERMITS, of_type
+from redlock_aio._rules.validation import MOST_PERMITS, from_to
 
 
 class Semaphore(Lock):
@@ -79,8 +79,7 @@ class Semaphore(Lock):
         Cancellation:
             As for `Redlock.force_release`.
         """
-        if isinstance(of_type(permit, int, name="permit"), bool) or not 0 <= permit < MOST_PERMITS:
-            raise ValueError(f"permit must be from 0 to {MOST_PERMITS - 1}, not {permit}")
+        from_to(permit, 0, MOST_PERMITS - 1, name="permit")
         session = await self._opener.ready_session()
         name = f"permit {permit} of {self.resources[0]!r}"
         return await ForcedRelease(session, name, self._permits.permit(permit)).run()

@@ -50,6 +50,12 @@ def positive(value: int, *, name: str) -> int:
     return value
 
 
+def from_to(value: int, least: int, most: int, *, name: str) -> int:
+    if isinstance(of_type(value, int, name=name), bool) or not least <= value <= most:
+        raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+    return value
+
+
 def plain_function(value: F, *, name: str) -> F:
     if not callable(value):
         raise TypeError(f"{name} must be a plain function, not {described(value)}")
