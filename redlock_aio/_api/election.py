@@ -7,6 +7,7 @@ from typing import Self
 
 from anyio import CancelScope
 
+from redlock_aio._api.faces import is_loss
 from redlock_aio._api.lease import Lease
 from redlock_aio._api.lock import Lock
 from redlock_aio._rules.mistakes import OnlyForAsyncio
@@ -114,19 +115,12 @@ class Term(OnlyForAsyncio):
                 await self._lease.__aexit__(kind, error, trace)
             except LockLostError:
                 return True
-        return error is not None and _is_loss(error, self._lease.resources)
+        return error is not None and is_loss(error, self._lease.resources)
 
     async def _stand_down(self) -> None:
         """Release the lease, unless it is over."""
         with contextlib.suppress(LockNotHeldError):
             await self._lease.release()
-
-
-def _is_loss(error: BaseException, resources: tuple[str, ...]) -> bool:
-    """Return whether *error*, or each error of a group, says that *resources* are lost."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_loss(each, resources) for each in error.exceptions)
-    return isinstance(error, LockLostError) and error.resources == resources
 
 
 class Election(OnlyForAsyncio):

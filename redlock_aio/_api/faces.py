@@ -20,7 +20,7 @@ from redlock_aio._api.templates import Names, Template
 from redlock_aio._engine.session import RestartGuard
 from redlock_aio._rules.retry import Retry
 from redlock_aio._transport.address import ClusterDialler, ClusterMaster, masters_of
-from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError
+from redlock_aio.errors import LockLostError, LockNotAcquiredError, QuorumUnavailableError
 from redlock_aio.events import Listener
 
 MOST_SPLITS = 10
@@ -105,6 +105,13 @@ def names_of(
         ValueError: *function* has no parameter for a field.
     """
     return Names(function, [Template(template) for template in templates]).of
+
+
+def is_loss(error: BaseException, resources: tuple[str, ...]) -> bool:
+    """Return whether *error*, or each error of a group, says that *resources* are lost."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_loss(each, resources) for each in error.exceptions)
+    return isinstance(error, LockLostError) and error.resources == resources
 
 
 async def acquire_or_skip(lock: Lock) -> Lease:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import redlock_aio
 from redlock_aio import LockLostError, LockNotHeldError, LockState
+from redlock_aio._api.faces import is_loss
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
 from redlock_aio.sync._mistakes import OnlyForThreads
@@ -72,12 +73,7 @@ class Term(OnlyForThreads):
             self._lease.__exit__(kind, error, trace)
         except LockLostError:
             return True
-        return self._is_loss(error)
-
-    def _is_loss(self, error: BaseException | None) -> bool:
-        if isinstance(error, BaseExceptionGroup):  # of threads of the leader
-            return all(map(self._is_loss, error.exceptions))
-        return isinstance(error, LockLostError) and error.resources == self._lease.resources
+        return error is not None and is_loss(error, self._lease.resources)
 
     def _stand_down(self) -> None:
         """Release the lease, unless it is over."""
