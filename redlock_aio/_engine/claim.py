@@ -15,7 +15,7 @@ from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import Extension
 from redlock_aio._protocol.primitives import FencingCounter, LockKey
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
+from redlock_aio._protocol.request import GOT_LATE, NoReply, QuarantineRule, Request
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.quorum import LOST, NOT_YET, OK, SPLIT, WON, Answer, majority
 
@@ -202,7 +202,7 @@ class FencedAttempt(Attempt):
         ahead = (time - self.proposal) / 1_000_000
         ahead -= min(max(ahead, 0.0), now - self.claim.began)
         if abs(ahead) < TOO_LATE:
-            return NoReply(Answer.ERROR, "it got the request too late")
+            return GOT_LATE
         way = "ahead of" if ahead > 0 else "behind"
         return NoReply(Answer.ERROR, f"its clock is {abs(ahead):.1f} s {way} the others'")
 

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from redlock_aio._protocol.request import GOT_LATE
 from redlock_aio._rules.quorum import Answer, Vote, majority
 
 _log = logging.getLogger("redlock_aio")
@@ -22,8 +23,8 @@ AGAIN = 60.0
 _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
-_ABOUT_TIME = ("it got the request too late", "its clock is")
-"""The first words of votes about the time of a request; `FencedAttempt` makes them."""
+_ABOUT_TIME = (GOT_LATE.detail, "its clock is")
+"""The first words of votes about the time of a request; `FencedAttempt` makes the second one."""
 
 
 class Outages:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from redlock_aio._protocol import tags
 from redlock_aio._protocol.commands import NEVER
-from redlock_aio._protocol.request import NoReply
+from redlock_aio._protocol.request import GOT_LATE, NoReply
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.membership import LIVES, Line, parse
 from redlock_aio._rules.quorum import FORBIDDEN, NOT_YET, OK, Answer, Vote, is_permanent
@@ -273,7 +273,7 @@ def taken(reply: object) -> Taken | NoReply:
     if not (type(code) is type(number) is type(counter) is type(left) is int):
         return classify(reply)
     if code not in (0, 1) or not (0 <= number < NEVER and 0 <= counter < NEVER > left):
-        return NoReply(Answer.ERROR, "it got the request too late")
+        return GOT_LATE
     value = holder if isinstance(holder, bytes) else None
     return Taken(code == 0, number, counter, value, left / 1000 if left >= 0 else math.inf)
 

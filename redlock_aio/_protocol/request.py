@@ -85,6 +85,9 @@ TIMED_OUT = NoReply(Answer.TIMED_OUT)
 
 OVERRUN = NoReply(Answer.ERROR, "too many requests are unanswered")
 
+GOT_LATE = NoReply(Answer.ERROR, "it got the request too late")
+"""By its clock a master has refused a request that was sent too long ago."""
+
 
 def ignore(*_: object) -> None:
     """Do nothing: for a reply, or another call, that is not needed."""
@@ -114,22 +117,19 @@ class Altered(Sender):
 
     @property
     def needless(self) -> int:
-        """As that of the original, which may change."""
-        return self._sender.needless
+        return self._sender.needless  # not copied: it may change until it is read
 
     def on_reply(self, master: int, reply: object, /) -> None:
         self._pass_on(self._sender, master, reply)
 
     def is_refusal(self, reply: object) -> bool:
-        """As the original."""
         return self._sender.is_refusal(reply)
 
     def counted(self, reply: object, no_reply: NoReply) -> object:
-        """As the original."""
         return self._sender.counted(reply, no_reply)
 
     def instead(self, master: int) -> Sender | None:
-        """As the original; its replies are passed on like those to the command."""
+        """Return the alternative of the original, whose replies are passed on in the same way."""
         other = self._sender.instead(master)
         return None if other is None else Altered(other, self._pass_on)
 

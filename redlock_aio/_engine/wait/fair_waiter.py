@@ -42,7 +42,7 @@ from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import LockKey, Permit
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, ignore
+from redlock_aio._protocol.request import GOT_LATE, NoReply, QuarantineRule, Request, ignore
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
@@ -79,7 +79,7 @@ MEANS = {
     NEXT: NoReply(Answer.HELD, "this waiter is next"),
     BEHIND: NoReply(Answer.HELD, "others come first"),
     FULL: NoReply(Answer.HELD, "its queue is full"),
-    FAILED: NoReply(Answer.ERROR, "it got the request too late"),
+    FAILED: GOT_LATE,
     ASIDE: NoReply(Answer.FREE, "too few others answer"),
 }
 """The vote for each kind of reply to a request of a waiter."""
