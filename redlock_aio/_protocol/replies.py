@@ -8,9 +8,10 @@ from typing import NamedTuple
 from redlock_aio._protocol import tags
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.request import GOT_LATE, NoReply
+from redlock_aio._rules import quorum
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.membership import LIVES, Line, parse
-from redlock_aio._rules.quorum import FORBIDDEN, NOT_YET, OK, Answer, Vote, is_permanent
+from redlock_aio._rules.quorum import NOT_YET, OK, Answer, Vote, is_permanent
 
 OLDEST_SERVER = 6
 """The first Redis whose connections speak RESP3; every Valkey does."""
@@ -94,8 +95,7 @@ def is_of_another_type(reply: object) -> bool:
 
 def is_forbidden(reply: object) -> bool:
     """Return whether the access list (ACL) of a master forbids a command or a script's calls."""
-    text = str(reply) if isinstance(reply, Exception) else ""
-    return any(words in text for words in FORBIDDEN)
+    return isinstance(reply, Exception) and quorum.is_forbidden(str(reply))
 
 
 def lacks_command(reply: object) -> bool:

@@ -199,16 +199,19 @@ class Tally:
         return [i for i, reply in enumerate(self.replies) if reply is NOT_YET]
 
 
-PERMANENT = ("NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
-"""The begins of errors that are permanent until a person removes their cause."""
-
-
 FORBIDDEN = ("NOPERM", "ACL failure", "executing the script can't")
 """Parts of errors about a permission that is missing, also for a command in a script."""
 
+PERMANENT = ("NOAUTH", "WRONGPASS", "MOVED", "WRONGTYPE")
+"""The begins of other errors that stay until a person removes their cause."""
+
+
+def is_forbidden(error: str) -> bool:
+    return any(words in error for words in FORBIDDEN)
+
 
 def is_permanent(error: str) -> bool:
-    return error.startswith(PERMANENT) or any(words in error for words in FORBIDDEN)
+    return error.startswith(PERMANENT) or is_forbidden(error)
 
 
 def is_final(votes: Iterable[Vote]) -> bool:
