@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_aio._protocol.cluster_nodes import NodeList, members, place, read_nodes
-from redlock_aio._protocol.commands import DECLARED_SETS as _DECLARED
+from redlock_aio._protocol.commands import DECLARED_SETS as _DECLARED, MARKER as _MARKER
 from redlock_aio._protocol.confirmation import (
     CONFIRMED_FOR as _CONFIRMED_FOR,
     Confirmation,
-    Statement,
+    questions as _questions,
     read_answer,
+    statement_of,
 )
 from redlock_aio._protocol.replies import OLDEST_SERVER as _OLDEST
 from redlock_aio._protocol.tags import slot as cluster_slot
@@ -63,7 +64,7 @@ OLDEST_VERSION: int = _OLDEST
 LONGEST_TIMEOUT: int = _LONGEST
 """The longest *master_timeout* in ms that a manager learns by itself."""
 
-MARKER_KEY: str = "redlock_aio:marker"
+MARKER_KEY: str = _MARKER.decode()
 """The key of the restart guard's marker."""
 
 DECLARED_KEY: str = _DECLARED.decode()
@@ -320,11 +321,7 @@ class SentinelAnswers:
 
 def sentinel_questions(service: str) -> tuple[tuple[str, ...], ...]:
     """Return the commands that each Sentinel of a master is asked; *service* is its name there."""
-    return (
-        ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
-        ("SENTINEL", "MASTER", service),
-        ("SENTINEL", "MYID"),
-    )
+    return _questions(service)
 
 
 def sentinel_answers(replies: Mapping[str, Sequence[object] | str]) -> SentinelAnswers:
@@ -427,10 +424,10 @@ def cluster_answers(
             said.failed(voter, reason)
     named: dict[str, object] = {}  # one that was asked at two addresses has one vote
     for each in lists:
-        named[each.by] = owner = each.owner(slot)
+        answer = statement_of(each, slot)
+        named[each.by] = answer.configuration
         if each.by in nodes:
-            reason = "" if owner else f"names no owner of slot {slot}"
-            said.on_answer(each.by, Statement(owner, reason, asked_at=0.0))
+            said.on_answer(each.by, answer)
     current = said.current(0.0)
     return ClusterAnswers(
         "" if current is None else current.host,

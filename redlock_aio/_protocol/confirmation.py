@@ -37,7 +37,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from redlock_aio._protocol.cluster_nodes import Owner
+from redlock_aio._protocol.cluster_nodes import NodeList, Owner, place
 from redlock_aio._protocol.replies import harmless
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.quorum import is_permanent, majority
@@ -59,19 +59,18 @@ NOT_ASKED = "not asked yet"
 SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
 
 
-def questions(service: str) -> tuple[bytes, ...]:
+def questions(service: str) -> tuple[tuple[str, ...], ...]:
     """
-    Return the commands that ask a Sentinel for its present configuration of *service*.
+    Return the commands that ask a Sentinel for its present configuration of *service*, as words.
 
     The question for the address comes first. A Sentinel that leads a failover raises the
     epoch no later than it names the promoted server, so a new address never comes with an
     old epoch.
     """
-    name = service.encode()
     return (
-        pack(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name),
-        pack(b"SENTINEL", b"MASTER", name),
-        pack(b"SENTINEL", b"MYID"),
+        ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
+        ("SENTINEL", "MASTER", service),
+        ("SENTINEL", "MYID"),
     )
 
 
@@ -95,8 +94,7 @@ class Configuration:
     epoch: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port} (epoch {self.epoch})"
+        return f"{place(self.host, self.port)} (epoch {self.epoch})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,13 @@ class Statement:
     known: int = 0
     asked_at: float = -math.inf
     permanent: bool = False
+
+
+def statement_of(found: NodeList, slot: int) -> Statement:
+    """Return what a node of a Cluster says about the owner of *slot*."""
+    owner = found.owner(slot)
+    reason = "" if owner else f"names no owner of slot {slot}"
+    return Statement(owner, reason, asked_at=found.asked_at)
 
 
 def read_answer(replies: Sequence[object], asked_at: float) -> Statement:

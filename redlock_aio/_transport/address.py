@@ -396,9 +396,7 @@ def _name(pool: ConnectionPool) -> str:
     if path := settings.get("path"):
         name = str(path)
     else:
-        host = str(settings.get("host", "localhost"))
-        name = f"[{host}]" if ":" in host else host
-        name += f":{settings.get('port', 6379)}"
+        name = place(str(settings.get("host", "localhost")), settings.get("port", 6379))
     database = settings.get("db") or 0
     return f"{name}/{database}" if database else name
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
 from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, Owner, place
-from redlock_aio._protocol.confirmation import Confirmation, Statement
+from redlock_aio._protocol.confirmation import Confirmation
 from redlock_aio._protocol.request import NoReply
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import is_permanent
@@ -310,10 +310,7 @@ class ClusterRoute(ConfirmedRoute):
         nodes.join(self)
 
     def learn(self, found: NodeList) -> None:
-        owner = found.owner(self._slot)
-        reason = "" if owner else f"names no owner of slot {self._slot}"
-        said = Statement(owner, reason, asked_at=found.asked_at)
-        self.confirmed.on_answer(found.by, said)
+        self.confirmed.on_answer(found.by, confirmation.statement_of(found, self._slot))
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         # A connection has just ended, or could not be made. What the nodes know now is asked for

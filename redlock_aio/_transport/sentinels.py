@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.confirmation import Confirmation
+from redlock_aio._protocol.request import pack
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import Dialler, ServiceDialler, chosen_name
 from redlock_aio._transport.route import ConfirmedRoute, Poll
@@ -49,7 +50,10 @@ class Sentinels(ConfirmedRoute):
             first=[commands.set_name(chosen_name(sentinel) or self._client_name)],
             # The subscription is for failovers.
             subscription=confirmation.SUBSCRIBE,
-            questions=confirmation.questions(self._service.service),
+            questions=[
+                pack(*map(str.encode, words))
+                for words in confirmation.questions(self._service.service)
+            ],
             on_answer=functools.partial(self._answered, number),
             on_failure=functools.partial(self._failed, number),
             on_push=self._pushed,

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import redis
 
+from redlock_aio.requirements import MARKER_KEY
 from redlock_aio.testing._embedded import EmbeddedMaster, embedded_masters
 from redlock_aio.testing._virtual import VirtualTimeLoop
 
-MARKER = "redlock_aio:marker"
-
-PROBE = f"{MARKER}:none"
+PROBE = f"{MARKER_KEY}:none"
 """A key for one write."""
 
 PATIENCE = 2.0
@@ -94,7 +93,7 @@ def _empty(masters: list[EmbeddedMaster]) -> None:
     with contextlib.ExitStack() as stack:
         for client in clients:
             stack.callback(client.close)
-        keep = all(" member " in str(client.get(MARKER)) for client in clients)
+        keep = all(" member " in str(client.get(MARKER_KEY)) for client in clients)
         for master, client in zip(masters, clients, strict=True):
             if keep:
                 keyspace: Any = client.info("keyspace")
@@ -110,7 +109,7 @@ def _empty(masters: list[EmbeddedMaster]) -> None:
 def _empty_database(master: EmbeddedMaster, number: int) -> None:
     """Delete all keys of a database but the marker."""
     with contextlib.closing(_client(master, number)) as client:
-        keys = [key for key in client.scan_iter() if key != MARKER]
+        keys = [key for key in client.scan_iter() if key != MARKER_KEY]
         if keys:
             client.delete(*keys)
 
