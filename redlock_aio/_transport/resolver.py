@@ -32,7 +32,7 @@ class LookUp:
         self._port = port
         self._waiters: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._found: tuple[str, ...] = ()
-        self._error: OSError | UnicodeError | None = None
+        self._error: Exception | None = None
         self._ended_at: float | None = None
 
     def __repr__(self) -> str:
@@ -53,7 +53,9 @@ class LookUp:
         try:
             entries = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._found = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible host name
+        except Exception as error:  # noqa: BLE001 - raised by `result`
+            # Whatever it is, such as the OverflowError of an impossible port: if the thread died of
+            # it, the look-up would be underway for ever, and each caller wait for its timeout.
             self._error = error
         with _lock:
             self._ended_at = time.monotonic()
@@ -110,7 +112,8 @@ async def look_up(host: str, port: int) -> Sequence[str]:
     Return at least one address of *host*, in the order in which to try them.
 
     Raises:
-        OSError, UnicodeError: There is no address; raised as by `socket.getaddrinfo`.
+        OSError, UnicodeError: There is no address; this and any other error is that of
+            `socket.getaddrinfo`.
 
         RuntimeError: The process can't have another thread.
     """

@@ -67,6 +67,16 @@ async def test_a_result_that_no_caller_has_used_is_kept_for_a_while(
     assert len(asked) == look_ups
 
 
+@pytest.mark.usefixtures("asked")
+async def test_any_error_of_a_look_up_reaches_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        raise OverflowError("Python int too large to convert to C long")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(OverflowError):
+        await asyncio.wait_for(look_up("m.test", 2**64), 2 * TAKES)
+
+
 async def test_addresses_that_were_found_are_tried_without_a_look_up(asked: list[str]) -> None:
     tried: list[str] = []
 
