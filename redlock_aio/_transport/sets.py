@@ -375,8 +375,8 @@ class DeclaredSets:
             place: at for place, at in self._left.items() if now < at + self._quarantine()
         }
         used = [
-            place if self._confirmed(number) else Place(place.address)
-            for number, place in enumerate(self._places)
+            place if self._confirmed(other) else Place(place.address)
+            for other, place in enumerate(self._places)
         ]
         self._lapsed = {
             place: self._lapsed.get(place, now)

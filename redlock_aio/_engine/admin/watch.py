@@ -50,7 +50,7 @@ async def next_state(
 ) -> LockState:
     """Return the state of *resource* as soon as it differs from the one *before*."""
     masters, queue, change = session.masters, session.local_queues.of(key), Change()
-    queue.watch(change)
+    queue.add_onlooker(change)
     seen: list[object] | None = None
     due = 0.0
     try:
@@ -71,7 +71,7 @@ async def next_state(
                 continue
             await asyncio.sleep(SETTLES)
     finally:
-        queue.unwatch(change)
+        queue.remove_onlooker(change)
 
 
 async def _values(masters: MasterSet, key: Mutex) -> list[object]:

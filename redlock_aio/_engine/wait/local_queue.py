@@ -87,7 +87,8 @@ class LocalQueue:
 
         watcher: The task whose turn it is, while it waits for a push of a master.
 
-        watches: Those that follow who holds the resource, and want nothing; see `admin.watch`.
+        onlookers: Those that want to know who holds the resource, and not to hold it; see
+            `admin.watch`. They don't count as waiters.
 
         guests: Those that wait for a push without a turn: in the masters' queues (fair), with
             limited attempts, for a lock of several resources, or for the end of a turn that
@@ -108,8 +109,8 @@ class LocalQueue:
 
     __slots__ = (
         "_others", "_queue", "_rechecked_at", "_tenure", "_tried_by", "absence", "contending",
-        "counter", "guests", "holder", "open_at", "readers", "round_trip", "since", "spread",
-        "watcher", "watches",
+        "counter", "guests", "holder", "onlookers", "open_at", "readers", "round_trip", "since",
+        "spread", "watcher",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class LocalQueue:
         self.counter: FencingCounter | None = None
         self.holder: Party | None = None
         self.readers: dict[Party, None] | None = None
-        self.watches: dict[Party, None] | None = None
+        self.onlookers: dict[Party, None] | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
@@ -143,7 +144,7 @@ class LocalQueue:
     @property
     def idle(self) -> bool:
         held = self.contending or self.holder is not None or self.readers
-        return not (held or self.guests or self.watches)
+        return not (held or self.guests or self.onlookers)
 
     @property
     def waiters(self) -> list[object]:
@@ -201,8 +202,8 @@ class LocalQueue:
         if self.readers:
             for reader in self.readers:
                 reader.changed(0)  # likewise
-        if self.watches:
-            self._tell_watches()
+        if self.onlookers:
+            self._tell_onlookers()
 
     def add_reader(self, reader: Party) -> None:
         """Add a lease that shares the resource; a lease that has it alone checks its key."""
@@ -211,7 +212,7 @@ class LocalQueue:
         self.readers[reader] = None
         if self.holder is not None:
             self.holder.changed(0)
-        self._tell_watches()
+        self._tell_onlookers()
 
     def recheck_a_reader(self) -> None:
         """
@@ -242,8 +243,8 @@ class LocalQueue:
         if self.readers and holder in self.readers:
             del self.readers[holder]
             self.recheck_a_reader()
-        if self.watches:
-            self._tell_watches()
+        if self.onlookers:
+            self._tell_onlookers()
         if self.holder is holder:
             self.holder = None
             # By this instant other processes that the release woke have tried. A process whose
@@ -289,21 +290,21 @@ class LocalQueue:
         elif self.guests is not None:
             self.guests.pop(party, None)
 
-    def watch(self, party: Party) -> None:
-        """Notify *party* of changes until `unwatch`; it does not count as a waiter."""
-        self.watches = self.watches or {}
-        self.watches[party] = None
+    def add_onlooker(self, party: Party) -> None:
+        """Notify *party* of changes until `remove_onlooker`."""
+        self.onlookers = self.onlookers or {}
+        self.onlookers[party] = None
 
-    def unwatch(self, party: Party) -> None:
-        if self.watches is not None:
-            self.watches.pop(party, None)
+    def remove_onlooker(self, party: Party) -> None:
+        if self.onlookers is not None:
+            self.onlookers.pop(party, None)
 
-    def _tell_watches(self) -> None:
-        for party in self.watches or ():
+    def _tell_onlookers(self) -> None:
+        for party in self.onlookers or ():
             party.on_local_release()
 
     def changed(self, master: int) -> None:
-        self._tell_watches()
+        self._tell_onlookers()
         if self.holder is not None:
             self.holder.changed(master)
         for reader in self.readers or ():
@@ -319,7 +320,7 @@ class LocalQueue:
         Args:
             master: The master on which it may be free; all of them if left out.
         """
-        self._tell_watches()
+        self._tell_onlookers()
         for party in (self.watcher, *(self.guests or ())):
             if party is not None and master is None:
                 party.on_local_release()
@@ -436,7 +437,7 @@ class LocalQueues:
         if changed is None:
             # A flush, or a new connection: what changed before it was tracked is not known.
             for queue in list(self.by_key.values()):
-                if queue.watcher is not None or queue.guests or queue.watches:
+                if queue.watcher is not None or queue.guests or queue.onlookers:
                     queue.notify_released(master)
             return
         for key in changed:
