@@ -232,11 +232,15 @@ class Lease(OnlyForAsyncio):
                 Automatic extensions use the new ttl from then on.
 
         Raises:
+            TypeError: *ttl* is of another type.
+
             ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
 
             LockLostError: The lease was lost before a majority had granted it.
 
             LockNotHeldError: It has been released.
+
+            RedlockError: It belongs to another event loop, thread or process.
 
         Cancellation:
             The lease is as it was, or is extended. If *ttl* is shorter than
@@ -266,6 +270,8 @@ class Lease(OnlyForAsyncio):
         Raises:
             LockNotHeldError: The lock was not held any more, or has been
                 released before. The key of a later holder is not touched.
+
+            RedlockError: It belongs to another event loop, thread or process.
 
         Cancellation:
             The lock is released anyway; only the wait ends. The call can
@@ -318,7 +324,7 @@ class Lease(OnlyForAsyncio):
             LockNotHeldError: It has been released, or handed over.
 
             RedlockError: Other leases share the lock, see *reentrant*; or it is the lease of a
-                reader.
+                reader; or it belongs to another event loop, thread or process.
         """
         check_here(self._hold, self._session.origin)
         self.ensure_valid()
@@ -336,6 +342,10 @@ class Lease(OnlyForAsyncio):
             LockLostError: The lease is over; the body does not run.
 
             LockNotHeldError: It has been released.
+
+            RuntimeError: It was entered before.
+
+            RedlockError: It belongs to another event loop, thread or process.
 
         Cancellation:
             Nothing is awaited.

@@ -84,7 +84,8 @@ class Lock(NotALease, OnlyForAsyncio):
                 or so many refuse permanently that waiting is useless.
 
             RedlockError: The manager is closed, or belongs to another event
-                loop or process.
+                loop or process; or this task, or its *owner*, holds the lock already and
+                would wait for itself.
 
         Cancellation:
             The lock is not acquired. No master keeps a key of this acquisition; one
@@ -147,6 +148,9 @@ class Lock(NotALease, OnlyForAsyncio):
         Raises:
             QuorumUnavailableError: Too many masters have 10,000 unanswered requests of
                 this process.
+
+            RedlockError: The manager is closed, or belongs to another event loop or process;
+                or this task, or its *owner*, reads what it wants for itself.
 
         Cancellation:
             As for `acquire`.

@@ -48,8 +48,8 @@ def lock_errors(*, busy_for: int = 1, unavailable_for: int = 5) -> Middleware:
     It is 409 if others hold the lock, 429 if others have all permits of a semaphore, and 503 if
     too few masters answer. All answers have a ``Retry-After``, and name neither resources nor
     masters. A `LockLostError` is left to the app: the work may be half done, so the answer is a
-    500. So is each error of a handler that has begun its
-    response: aiohttp closes the connection then.
+    500. An error of a handler that has begun its response is left to the app as well: aiohttp
+    closes the connection then.
 
     Args:
         busy_for: The seconds after which to try again if others hold the lock or have all permits.

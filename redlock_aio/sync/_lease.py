@@ -176,11 +176,15 @@ class Lease(OnlyForThreads):
         See `redlock_aio.Lease.extend`. It is not needed with *auto_extend*.
 
         Raises:
+            TypeError: *ttl* is of another type.
+
             ValueError: *ttl* is longer than the manager's *max_ttl*, or shorter than 50.
 
             LockLostError: The lease was lost before a majority had granted it.
 
             LockNotHeldError: It has been released.
+
+            RedlockError: This process is a forked child of the one that holds it.
         """
         self._call(self._lease.extend, ttl)
 
@@ -194,6 +198,8 @@ class Lease(OnlyForThreads):
         Raises:
             LockNotHeldError: The lock was not held any more, or has been
                 released before. The key of a later holder is not touched.
+
+            RedlockError: This process is a forked child of the one that holds it.
         """
         try:
             self._call(self._release)
@@ -212,7 +218,8 @@ class Lease(OnlyForThreads):
 
             LockNotHeldError: It has been released, or handed over.
 
-            RedlockError: Other leases share the lock, see *reentrant*.
+            RedlockError: Other leases share the lock, see *reentrant*; or it is the lease of a
+                reader; or this process is a forked child of the one that holds it.
         """
         return self._call(self._export)
 
@@ -227,6 +234,10 @@ class Lease(OnlyForThreads):
             LockLostError: The lease is over; the body does not run.
 
             LockNotHeldError: It has been released.
+
+            RuntimeError: It was entered before.
+
+            RedlockError: This process is a forked child of the one that holds it.
         """
         self.ensure_valid()
         if self._entered:

@@ -109,7 +109,8 @@ class Lock(OnlyForThreads):
             QuorumUnavailableError: Too few masters answered to decide, or so many refuse
                 permanently that waiting is useless.
 
-            RedlockError: The manager is closed, or this thread holds the lock already.
+            RedlockError: The manager is closed; or this thread, or its *owner*, holds the lock
+                already and would wait for itself.
         """
         acquire = cast("Callable[[], Lease]", self._acquisition().run)
         return acquire()
@@ -133,6 +134,9 @@ class Lock(OnlyForThreads):
         Raises:
             QuorumUnavailableError: Too many masters have 10,000 unanswered requests of
                 this process.
+
+            RedlockError: The manager is closed; or this thread, or its *owner*, reads what it
+                wants for itself.
         """
         owner = threading.current_thread()
         return ThreadAcquisition(
