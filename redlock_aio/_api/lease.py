@@ -51,7 +51,8 @@ class Lease(OnlyForAsyncio):
     """
 
     __slots__ = (
-        "_acquired_at", "_hold", "_on_lost", "_released", "_scope", "_session", "_task", "_until",
+        "_acquired_at", "_entered", "_hold", "_on_lost", "_released", "_scope", "_session", "_task",
+        "_until",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Lease(OnlyForAsyncio):
         self._task = task
         self._until = hold.deadline
         self._scope: CancelScope | None = None
+        self._entered = entered
         self._released = False
         if entered:
             # Nothing was awaited since the acquisition: a cancellation arrives in the body.
@@ -338,6 +340,9 @@ class Lease(OnlyForAsyncio):
         """
         Guard the body: it is cancelled if the lease is lost, unless *on_lost* is "flag".
 
+        A lease can be entered once: the end of an inner block would release it, and the rest
+        of the outer block would run without the lock.
+
         Raises:
             LockLostError: The lease is over; the body does not run.
 
@@ -350,10 +355,11 @@ class Lease(OnlyForAsyncio):
         Cancellation:
             Nothing is awaited.
         """
-        if self._scope is not None:
+        if self._entered:
             raise RuntimeError("a lease can be entered only once")
         check_here(self._hold, self._session.origin)
         self.ensure_valid()
+        self._entered = True
         hold = self._hold
         task = task_ref(asyncio.current_task(self._session.loop))
         if task is not self._task:  # another task acquired the lease, and passed it on to this one

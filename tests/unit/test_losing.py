@@ -262,6 +262,22 @@ async def test_a_lost_key_is_noticed_soon_and_its_rest_released(
     assert keys(masters) == [{"r": "theirs"}] * 3 + [{}] * 2
 
 
+@pytest.mark.parametrize("on_lost", ["cancel", "flag"])
+async def test_a_lease_is_entered_once(redlock: Redlock, on_lost: Any) -> None:
+    """The end of an inner block would release it, and the outer one would go on without it."""
+    lock = redlock.lock("r", on_lost=on_lost)
+    async with lock as lease:
+        with pytest.raises(RuntimeError, match="a lease can be entered only once"):
+            async with lease:
+                pass
+        assert lease.valid
+    async with await lock.acquire() as lease:
+        with pytest.raises(RuntimeError, match="a lease can be entered only once"):
+            async with lease:
+                pass
+        assert lease.valid
+
+
 async def test_with_flag_the_body_is_not_cancelled(redlock: Redlock, masters: Masters) -> None:
     async with redlock.lock("r", ttl=1000, on_lost="flag") as lease:
         hang(masters[:3])
