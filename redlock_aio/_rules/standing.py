@@ -60,13 +60,13 @@ class Standing(NamedTuple):
 
         declared: Other programs name other masters for the same locks.
 
-        sentinels: Too few Sentinels confirm it.
+        route: Too few of the Sentinels, or of the nodes of its Cluster, confirm it.
     """
 
     link: Bar | None = None
     marker: Bar | None = None
     declared: Bar | None = None
-    sentinels: Bar | None = None
+    route: Bar | None = None
 
     @property
     def bars(self) -> tuple[Bar, ...]:
