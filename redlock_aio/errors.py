@@ -16,7 +16,7 @@ from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lock_value import Holder
 from redlock_aio._rules.quorum import Answer, Vote, is_contended, is_final, majority
-from redlock_aio._rules.validation import of_type
+from redlock_aio._rules.validation import of_type, quoted
 
 __all__ = (
     "ErrorCode",
@@ -151,7 +151,7 @@ class LockNotAcquiredError(RedlockError):
                 f", one of them by {self.holder}" if one_of_many else f", now by {self.holder}"
             )
         return (
-            f"{_names(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
+            f"{quoted(self.resources)} not acquired in {rounds}, {self.elapsed} ms: {because}"
             f" ({'; '.join(map(str, self.votes))})" + (f"; {self.hint}" if self.hint else "")
         )
 
@@ -182,7 +182,7 @@ class QuorumUnavailableError(LockNotAcquiredError):
             return super()._text()
         votes = "; ".join(map(str, self.votes))
         text = f"too few masters answered in {self.elapsed} ms ({votes})"
-        return f"{_names(self.resources)}: {text}" if self.resources else text
+        return f"{quoted(self.resources)}: {text}" if self.resources else text
 
 
 class LockLostError(RedlockError):
@@ -222,7 +222,7 @@ class LockLostError(RedlockError):
         return _code_of(self.cause)
 
     def _text(self) -> str:
-        return f"{_names(self.resources)} lost: {with_votes(self.reason, self.votes)}"
+        return f"{quoted(self.resources)} lost: {with_votes(self.reason, self.votes)}"
 
 
 class LockNotHeldError(RedlockError):
@@ -246,7 +246,7 @@ class LockNotHeldError(RedlockError):
         return code
 
     def _text(self) -> str:
-        return f"{_names(self.resources)} not held: {self.reason}"
+        return f"{quoted(self.resources)} not held: {self.reason}"
 
 
 def refusal(  # noqa: PLR0913 - the facts of the error
@@ -312,10 +312,6 @@ _BECAUSE: dict[ErrorCode, str] = {
 
 def _code_of(cause: LossCause) -> ErrorCode:
     return cast("ErrorCode", cause.value.replace("_", "-"))
-
-
-def _names(resources: Sequence[str]) -> str:
-    return ", ".join(map(repr, resources))
 
 
 def _revive(kind: type[LockNotAcquiredError], facts: tuple[Any, ...]) -> LockNotAcquiredError:

@@ -31,7 +31,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from redlock_aio._rules.causes import LossCause, NoVoteCause
 from redlock_aio._rules.quorum import Vote
-from redlock_aio._rules.validation import of_type
+from redlock_aio._rules.validation import of_type, quoted
 from redlock_aio.errors import LockNotAcquiredError, with_votes
 
 __all__ = (
@@ -353,7 +353,7 @@ _LEVELS: dict[type[_Logged], int] = {
 
 
 def _names(event: _OfLock) -> str:
-    names = ", ".join(map(repr, event.resources))
+    names = quoted(event.resources)
     if isinstance(event, Acquired) and event.permit is not None:
         return f"permit {event.permit} of {names}"
     return names

@@ -29,6 +29,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.quorum import OPEN, Vote
+from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError, lost_before
 from redlock_aio.events import Mode
 
@@ -79,7 +80,7 @@ class Lease(OnlyForAsyncio):
             self._guard()
 
     def __repr__(self) -> str:
-        names = ", ".join(map(repr, self.resources))
+        names = quoted(self.resources)
         state = f"{self.remaining} ms left" if self.valid else self._state()
         return f"<Lease {names}, {state}>"
 
@@ -465,7 +466,7 @@ def refuse(hold: HeldLease, origin: Origin, error: BaseException | None = None) 
     Args:
         error: The exception of the body whose block is left; it is raised with a note instead.
     """
-    names = ", ".join(map(repr, hold.resources))
+    names = quoted(hold.resources)
     why = RedlockError(f"the lease on {names} belongs to {origin.whose()}", "lease-elsewhere")
     if error is None or isinstance(error, GeneratorExit):
         raise why
@@ -510,7 +511,7 @@ def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> 
     hold.notify_lost()  # if the lease was lost, the bodies around this one
     if hold.loss is not None:
         return LockLostError(hold.resources, *hold.loss)
-    names = ", ".join(map(repr, hold.resources))
+    names = quoted(hold.resources)
     return RedlockError(
         f"{names} released, but not by the task that entered the block, which alone is cancelled"
         " if the lock is lost; where another task leaves the block, as with fixtures, use"

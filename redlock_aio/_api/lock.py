@@ -18,6 +18,7 @@ from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._rules import lock_value
 from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
+from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockNotAcquiredError
 
 
@@ -41,7 +42,7 @@ class Lock(NotALease, OnlyForAsyncio):
 
     def __repr__(self) -> str:
         spec = self._spec
-        return f"<Lock {', '.join(map(repr, spec.resources))}, ttl {spec.options.ttl} ms>"
+        return f"<Lock {quoted(spec.resources)}, ttl {spec.options.ttl} ms>"
 
     @property
     def resources(self) -> tuple[str, ...]:

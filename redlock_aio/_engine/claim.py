@@ -18,6 +18,7 @@ from redlock_aio._protocol.primitives import FencingCounter, LockKey
 from redlock_aio._protocol.request import GOT_LATE, NoReply, QuarantineRule, Request
 from redlock_aio._rules import fair_ticket, fencing
 from redlock_aio._rules.quorum import LOST, NOT_YET, OK, SPLIT, WON, Answer, majority
+from redlock_aio._rules.validation import quoted
 
 EXPIRY_SLACK = 0.001
 """Seconds to add to a ttl: a master expires a key in the millisecond after its ttl."""
@@ -74,7 +75,7 @@ class Claim:
         self.until: float = 0.0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {', '.join(map(repr, self.key.each))}>"
+        return f"<{type(self).__name__} on {quoted(self.key.each)}>"
 
     def release(self) -> bytes:
         if not self.member:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from redlock_aio._protocol.request import GOT_LATE
 from redlock_aio._rules.quorum import Answer, Vote, majority
+from redlock_aio._rules.validation import quoted
 
 _log = logging.getLogger("redlock_aio")
 
@@ -53,7 +54,7 @@ class Outages:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
             self._logged = {**fresh, reason: now}
             self._since = now if self._since is None else self._since
-            names = ", ".join(map(repr, resources))
+            names = quoted(resources)
             listed = "; ".join(map(str, votes))
             _log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
 

@@ -29,7 +29,7 @@ from redlock_aio._protocol.request import pack
 from redlock_aio._protocol.scripts import ADOPT
 from redlock_aio._rules import lock_value, timing
 from redlock_aio._rules.fencing import KEPT
-from redlock_aio._rules.validation import MOST_PERMITS, MOST_RESOURCES, of_type, text
+from redlock_aio._rules.validation import MOST_PERMITS, MOST_RESOURCES, of_type, quoted, text
 
 VERSION = 1
 
@@ -55,7 +55,7 @@ class LeaseText(str):
 
     def __new__(cls, text: str, resources: Sequence[str]) -> Self:
         made = super().__new__(cls, text)
-        made._names = ", ".join(map(repr, resources))
+        made._names = quoted(resources)
         return made
 
     def __repr__(self) -> str:

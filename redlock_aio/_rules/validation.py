@@ -2,7 +2,7 @@
 
 import inspect
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 LONGEST_RESOURCE = 512
@@ -29,6 +29,11 @@ def described(value: object) -> str:
     return article(
         kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     )
+
+
+def quoted(names: Iterable[object]) -> str:
+    """Return the names of resources, or keys, as messages have them."""
+    return ", ".join(map(repr, names))
 
 
 def of_type(value: T, kind: type[T], *, name: str) -> T:

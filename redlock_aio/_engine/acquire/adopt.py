@@ -39,6 +39,7 @@ from redlock_aio._rules import timing
 from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.lease_state import retry_pause
 from redlock_aio._rules.quorum import NOT_YET, WON, Answer
+from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockLostError
 
 ENDED = "the lease has ended, or another process has adopted it"
@@ -122,7 +123,7 @@ class Adoption:
         self._pause = retry_pause(handed.ttl, masters.master_timeout)
 
     def __repr__(self) -> str:
-        return f"<Adoption of {', '.join(map(repr, self.handed.resources))}, {self._last!r}>"
+        return f"<Adoption of {quoted(self.handed.resources)}, {self._last!r}>"
 
     async def win(self) -> Claim:
         """

@@ -32,6 +32,7 @@ from redlock_aio._rules.lease_state import (
 )
 from redlock_aio._rules.mistakes import EventIsNoBool
 from redlock_aio._rules.quorum import LOST, WON
+from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
 
@@ -122,15 +123,14 @@ class HeldLease(LeaseState):
 
     def handover(self, now: float, boot: str) -> ExportedLease:
         """Return the values that another process needs to continue the lease."""
+        names = quoted(self.resources)
         if self.count > 1:
-            names = ", ".join(map(repr, self.resources))
             raise RedlockError(
                 f"{names} can't be handed over: {self.count} leases share the lock",
                 "export-of-shared",
             )
         claim = self.claim
         if claim.key.is_share:
-            names = ", ".join(map(repr, self.resources))
             raise RedlockError(
                 f"{names} can't be handed over: the lock is shared with readers",
                 "export-of-reader",

@@ -19,6 +19,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol.primitives import Permit, Permits
 from redlock_aio._rules import lock_value, membership
+from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def find_shared(
     if for_ever and isinstance(lock.key, Permits) and _holds_all(queues, lock.key, lock, task, now):
         who = _whose(lock.owner is None)
         raise RedlockError(
-            f"{_names(lock.resources)} would never be free: {who} holds all its permits;"
+            f"{quoted(lock.resources)} would never be free: {who} holds all its permits;"
             " release one first, or set wait= if another task will release one",
             "own-permits",
         )
@@ -60,14 +61,14 @@ def find_shared(
         same = here if lock.owner is None else _is_owner(hold, lock.owner)
         if (here or same) and _is_upgrade(hold, lock):
             raise RedlockError(
-                f"{_names(lock.resources)} can't be acquired:"
-                f" {_whose(here)} reads {_names(hold.resources)}; {_how(hold, lock)}",
+                f"{quoted(lock.resources)} can't be acquired:"
+                f" {_whose(here)} reads {quoted(hold.resources)}; {_how(hold, lock)}",
                 "read-to-write",
             )
         if same and lock.options.reentrant and _has_all(hold, lock):
             if lock.options.fencing and not hold.claim.fence:
                 raise RedlockError(
-                    f"{_names(lock.resources)} can't be acquired again with fencing=True:"
+                    f"{quoted(lock.resources)} can't be acquired again with fencing=True:"
                     " it is held without a fencing token",
                     "reentrant-fencing",
                 )
@@ -196,18 +197,18 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
     for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
         if here or _is_owner(hold, lock.owner):
-            error.hint = f"{_whose(here)} holds {_names(hold.resources)}; {_how(hold, lock)}"
+            error.hint = f"{_whose(here)} holds {quoted(hold.resources)}; {_how(hold, lock)}"
 
 
 def _would_wait_for_itself(hold: HeldLease, lock: LockSpec, who: str) -> RedlockError:
     if hold.claim.key.is_share:
         return RedlockError(
-            f"{_names(lock.resources)} might never be free: {who} reads it, and a writer that"
+            f"{quoted(lock.resources)} might never be free: {who} reads it, and a writer that"
             f" waits for that comes first; {_how(hold, lock)}, or set wait=",
             "own-read",
         )
     return RedlockError(
-        f"{_names(lock.resources)} would never be free: {who} holds {_names(hold.resources)};"
+        f"{quoted(lock.resources)} would never be free: {who} holds {quoted(hold.resources)};"
         f" {_how(hold, lock)}, or set wait= if another task will release it",
         "own-lock",
     )
@@ -221,7 +222,3 @@ def _how(hold: HeldLease, lock: LockSpec) -> str:
     if _has_all(hold, lock):
         return "only the owner that acquired it can acquire it again"
     return "a lease can't get more resources; acquire all at once"
-
-
-def _names(resources: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, resources))
