@@ -20,7 +20,6 @@ import time
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from os import urandom
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
@@ -214,12 +213,6 @@ class Query(Round):
             self._then(self.verdict)
         if self._enough is None:
             self.wake()
-
-
-# Loops over all rounds of a batch run in C by these.
-_payload: Callable[[Round], bytes] = attrgetter("payload")
-_to_win: Callable[[Round], int] = attrgetter("to_win")
-_to_lose: Callable[[Round], int] = attrgetter("to_lose")
 
 
 class Addressed(NamedTuple):
@@ -441,7 +434,7 @@ class MasterSet:
         return times.verdict is WON
 
     def _send_all(self, rounds: list[Any]) -> list[Round]:
-        payload = rounds[0].payload if len(rounds) == 1 else b"".join(map(_payload, rounds))
+        payload = b"".join([round.payload for round in rounds])
         for number, link in enumerate(self.links):
             no_reply = link.send(payload, rounds)
             if no_reply is not None:
@@ -490,9 +483,10 @@ class MasterSet:
     def _is_complete(self, batch: list[Round]) -> bool:
         # The last round is the last one to be answered, except when scripts had to be sent
         # again. Testing it first spares a loop over the batch in most cases.
-        if len(batch) == 1 or not batch[-1].complete:
-            return batch[-1].complete
-        return sum(map(_to_win, batch)) + sum(map(_to_lose, batch)) == COMPLETE * len(batch)
+        if not batch[-1].complete:
+            return False
+        # A list: to resume a generator for each round costs more than all the rest of this.
+        return not [round for round in batch if round.to_win + round.to_lose != COMPLETE]
 
     def check_open(self) -> None:
         if self.closed:
