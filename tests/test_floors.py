@@ -14,6 +14,7 @@ HOUSE = Path(__file__).parents[1] / "redlock_aio"
 FLOORS = [
     ["_rules"],
     ["_protocol"],
+    ["_log"],
     ["errors"],
     ["events"],
     ["_transport"],

@@ -9,12 +9,10 @@ each place that emits an event tests for that first.
 """
 
 import asyncio
-import logging
 from collections import deque
 
+from redlock_aio._log import log
 from redlock_aio.events import Event, Listener, Mode, Waiting
-
-_log = logging.getLogger("redlock_aio")
 
 
 def event_ms(seconds: float) -> float:
@@ -83,7 +81,7 @@ class Emitter:
                     # An error of the listener must not fail the task that locks, and its
                     # CancelledError is no cancellation of that task. The log names only the
                     # event's class.
-                    _log.exception("the listener raised an error at %s", type(event).__name__)
+                    log.exception("the listener raised an error at %s", type(event).__name__)
         finally:
             self._emitting = False
 

@@ -8,15 +8,13 @@ acquisition that observes it, and not again for `AGAIN` seconds. The first acqui
 observed the outage and reaches a majority again logs its end.
 """
 
-import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from redlock_aio._log import log
 from redlock_aio._protocol.request import GOT_LATE
 from redlock_aio._rules.quorum import Answer, Vote, majority
 from redlock_aio._rules.validation import quoted
-
-_log = logging.getLogger("redlock_aio")
 
 AGAIN = 60.0
 """Seconds after which a reason is logged again if it occurs again."""
@@ -56,12 +54,12 @@ class Outages:
             self._since = now if self._since is None else self._since
             names = quoted(resources)
             listed = "; ".join(map(str, votes))
-            _log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
+            log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
 
     def log_end(self) -> None:
         if self._since is not None:
             lasted, self._since = self._clock() - self._since, None
-            _log.info("a majority of the masters answers again, after %.1f s", lasted)
+            log.info("a majority of the masters answers again, after %.1f s", lasted)
 
 
 class Observer:

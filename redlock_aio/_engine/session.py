@@ -8,7 +8,6 @@ manager again. Observations about restarts and round trips of the masters outliv
 """
 
 import asyncio
-import logging
 import math
 import os
 import socket
@@ -24,6 +23,7 @@ from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueues
+from redlock_aio._log import log
 from redlock_aio._protocol import commands
 from redlock_aio._protocol.request import ignore
 from redlock_aio._rules import lock_value, timing
@@ -52,7 +52,6 @@ CANCELLED: tuple[str, ErrorCode] = (
 CHECK_INTERVAL = 0.02
 """Seconds between two checks for held leases, after all tasks were cancelled."""
 
-_log = logging.getLogger("redlock_aio")
 
 _forks = 0
 
@@ -576,4 +575,4 @@ def _check(settings: Settings) -> None:
         )
     if (count := len(settings.diallers)) % 2 == 0:
         fails = f"{count} masters survive the loss of {count // 2 - 1}, as {count - 1} do"
-        _log.warning("%s", f"{fails}: use an odd number of masters")
+        log.warning("%s", f"{fails}: use an odd number of masters")

@@ -11,10 +11,10 @@ which nodes there are. See `route` for what follows from that.
 
 import asyncio
 import functools
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from redlock_aio._log import log
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
 from redlock_aio._protocol.cluster_nodes import COVERAGE, Node, NodeList, Owner, place
 from redlock_aio._protocol.confirmation import Confirmation
@@ -33,8 +33,6 @@ from redlock_aio._transport.address import (
 from redlock_aio._transport.connection import MasterError
 from redlock_aio._transport.route import ConfirmedRoute, Poll, Route
 from redlock_aio._transport.sentinels import Sentinels
-
-_log = logging.getLogger("redlock_aio")
 
 NO_CLUSTER = "cluster support disabled"
 """What a server says that is no node of a Cluster."""
@@ -269,7 +267,7 @@ class ClusterNodes:
         if self._warned or not isinstance(values, Iterable) or b"yes" not in values:
             return
         self._warned = True
-        _log.warning(
+        log.warning(
             "%s",
             f"Cluster {self.cluster}: cluster-require-full-coverage is yes, so all masters refuse"
             " locks while one primary is down, until its replica has taken over; it should be no,"

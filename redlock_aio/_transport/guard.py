@@ -16,13 +16,13 @@ pushed; there each request that may grant a lock brings its own proof.
 """
 
 import asyncio
-import logging
 import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from redlock_aio._log import log
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Sender
 from redlock_aio._protocol.tags import PLACEHOLDER
@@ -56,7 +56,6 @@ from redlock_aio._transport.sets import DeclaredSets
 
 M = TypeVar("M", Marker, Marker | None)
 
-_log = logging.getLogger("redlock_aio")
 
 FLUSHED = "its keys were flushed"
 
@@ -178,7 +177,7 @@ class Guard:
         more = quarantine - self.quarantine
         self.quarantine += more
         self.seen[:] = [replace(seen, until=seen.until + more) for seen in self.seen]
-        _log.warning(
+        log.warning(
             "%s",
             f"a master that may have forgotten locks waits for {self.quarantine:g} s now: a program"
             " on these masters has a longer max_ttl than this one",

@@ -11,12 +11,12 @@ acquire one. A release that it has not confirmed is a debt, see `Debts`.
 
 import asyncio
 import functools
-import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from redlock_aio._log import log
 from redlock_aio._protocol import commands, replies, request, scripts, tags
 from redlock_aio._protocol.request import Altered, NoReply, QuarantineRule, Sender
 from redlock_aio._protocol.tags import PLACEHOLDER
@@ -38,8 +38,6 @@ from redlock_aio._transport.connection import (
 from redlock_aio._transport.debts import Debts, Send
 from redlock_aio._transport.guard import Guard, GuardQuestions, Sentry
 from redlock_aio._transport.moved_name import interval, moved
-
-_log = logging.getLogger("redlock_aio")
 
 SHORTEST_DIAL = 1.0
 """The shortest timeout of a connection attempt, in seconds."""
@@ -446,13 +444,13 @@ class Master:
             self._logged = logged._replace(link=standing.link)
         else:
             if logged.link is not None:
-                _log.info("%s", f"{self.name}: connected again")
+                log.info("%s", f"{self.name}: connected again")
             self._logged = logged = logged._replace(link=None)
             if bar is not None and bar.provisional:
                 return  # the vote is not known yet
             before = logged.first
             if bar is None and before is not None:
-                _log.info("%s", f"{self.name}: votes again")
+                log.info("%s", f"{self.name}: votes again")
             if bar is not None and not bar.quiet and (before is None or before.topic != bar.topic):
                 _warn(str(vote))
             self._logged = standing
@@ -588,7 +586,7 @@ class Master:
 
 
 def _warn(text: str) -> None:
-    _log.warning("%s", text)
+    log.warning("%s", text)
 
 
 def _told(bar: Bar) -> tuple[Answer, str, bool]:

@@ -2,17 +2,15 @@
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable
 
+from redlock_aio._log import log
 from redlock_aio._protocol import commands, confirmation
 from redlock_aio._protocol.confirmation import Confirmation
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._transport.address import Dialler, ServiceDialler, chosen_name
 from redlock_aio._transport.route import ConfirmedRoute, Poll
-
-_log = logging.getLogger("redlock_aio")
 
 
 class Sentinels(ConfirmedRoute):
@@ -82,7 +80,7 @@ class Sentinels(ConfirmedRoute):
     def conclude(self) -> None:
         caution = self._confirmation.caution
         if caution and caution != self._cautioned:
-            _log.warning("%s", f"{self._service}: {caution}")
+            log.warning("%s", f"{self._service}: {caution}")
         self._cautioned = caution
         super().conclude()
 

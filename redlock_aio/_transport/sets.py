@@ -16,10 +16,10 @@ it was cancelled.
 import asyncio
 import contextlib
 import functools
-import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from redlock_aio._log import log
 from redlock_aio._protocol import commands, replies, tags
 from redlock_aio._protocol.commands import SetLine
 from redlock_aio._protocol.request import NoReply
@@ -29,8 +29,6 @@ from redlock_aio._rules.membership import LIVES, Addresses, Known, Line, Place, 
 from redlock_aio._rules.quorum import majority
 from redlock_aio._rules.standing import Bar
 from redlock_aio._transport.connection import Connection, MasterError, Question
-
-_log = logging.getLogger("redlock_aio")
 
 DUE = 1 / 8
 """The share of the longest quarantine after which `look` writes again."""
@@ -445,7 +443,7 @@ class DeclaredSets:
             }
             self._own[number] = [line for line in lines if (line.names, line.run_id) in ours]
             if answer.found < expected:
-                _log.warning("%s", membership.describe_deleted(self._places[number].address))
+                log.warning("%s", membership.describe_deleted(self._places[number].address))
         self._shown[number] = lines
         self._known = membership.learn(self._known, self._names, [*lines, *deleted], now)
         # Here, and not in a task: the votes end in the same step in which the reply came, before
@@ -473,7 +471,7 @@ class DeclaredSets:
             if strangers := membership.strangers_of(line.names, self._places, self._known):
                 texts[line.names] = membership.describe_later(line.names, strangers)
         for names in texts.keys() - self._told:
-            _log.warning("%s", texts[names])
+            log.warning("%s", texts[names])
         self._told |= texts.keys()
         if lost:
             self._on_restricted(lost)
