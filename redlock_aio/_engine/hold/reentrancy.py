@@ -19,6 +19,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol.primitives import Permit, Permits
 from redlock_aio._rules import lock_value, membership
+from redlock_aio._rules.quorum import is_forbidden
 from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockNotAcquiredError, QuorumUnavailableError, RedlockError
 
@@ -176,12 +177,12 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
     if not isinstance(error, LockNotAcquiredError):
         return
     now, task = masters.clock(), asyncio.current_task(masters.loop)
-    if any(vote.detail.startswith("NOPERM") for vote in error.votes):
+    if any(is_forbidden(vote.detail) for vote in error.votes):
         each = lock.key.each if not isinstance(lock.key, Permits) else (lock.key.permit(0),)
         keys = ", ".join(repr(key.decode(errors="replace")) for key in each)
         error.hint = (
-            f"the masters' user lacks a right for the key {keys}: see the page reference/acl of"
-            " the documentation"
+            f"the masters' user lacks a permission that a lock with the key {keys} needs: see the"
+            " page reference/acl of the documentation"
         )
         return
     if any(membership.is_refusal(vote.detail) for vote in error.votes):
