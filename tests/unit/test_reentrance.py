@@ -253,6 +253,47 @@ async def test_waiters_share_when_their_owner_has_acquired(
     await check_no_keys(masters)
 
 
+class Picky:
+    """An owner that can be compared with its like only, as is written easily."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+@pytest.mark.parametrize("wanted", ["other", "r"])
+async def test_an_owner_that_can_not_be_compared_fails_no_other_task(
+    redlock: Redlock, masters: Masters, wanted: str
+) -> None:
+    for name in {"r", wanted}:
+        kit.occupy(masters, name)
+    first = asyncio.create_task(redlock.lock(wanted, owner="job").acquire())
+    await asyncio.sleep(0.1)
+    picky = redlock.lock("r", reentrant=True, owner=Picky(1))
+    waiter = asyncio.create_task(picky.acquire())
+    await asyncio.sleep(0.1)
+    kit.delete(masters, wanted)
+    await (await first).release()
+    kit.delete(masters)
+    if wanted == "r":  # the error of the comparison comes in the task that has this owner
+        with pytest.raises(TypeError):
+            await waiter
+    else:
+        await (await waiter).release()
+    await check_no_keys(masters)
+
+
+async def test_an_owner_need_not_be_comparable_with_none(redlock: Redlock) -> None:
+    async with redlock.lock("r", owner=Picky(1)):
+        error = await asyncio.create_task(refused(redlock))
+    assert error.hint == ""
+
+
 async def test_a_waiter_for_more_than_its_owner_gets_waits_on(redlock: Redlock) -> None:
     async with redlock.lock("b"):
         both = asyncio.create_task(redlock.lock("a", "b", **OWNER).acquire())

@@ -134,9 +134,15 @@ async def unless_shared(
 
     def on_acquired(hold: object) -> None:
         nonlocal shared
-        ours = isinstance(hold, HeldLease) and _is_owner(hold, lock.owner) and _has_all(hold, lock)
-        if ours and task is not None and not shared:
+        if task is None or shared or not isinstance(hold, HeldLease) or not _has_all(hold, lock):
+            return
+        try:
+            shared = _is_owner(hold, lock.owner)
+        except Exception:  # noqa: BLE001 - the owners are objects of the user
+            # The task that has acquired the lock must not get this error: its lease would be
+            # extended for ever. The waiting task does when it resumes, and compares once more.
             shared = True
+        if shared:
             task.cancel("others of the same owner have it")
 
     queues.owner_waiters[on_acquired] = None
@@ -152,7 +158,8 @@ async def unless_shared(
 
 
 def _is_owner(hold: HeldLease, owner: object) -> bool:
-    return hold.owner is not None and bool(hold.owner == owner)
+    # An owner need not be comparable with None.
+    return hold.owner is not None and owner is not None and bool(hold.owner == owner)
 
 
 def _is_upgrade(hold: HeldLease, lock: LockSpec) -> bool:
