@@ -223,6 +223,10 @@ class _Settings:
             await connection.drop()
             if not self._was_connected and (hint := self._hint(error)):
                 error.add_note(hint)  # `why_not_connected` adds it to the text
+            if isinstance(error, asyncio.CancelledError) and not _is_cancelling():
+                # A credential provider has awaited a task that somebody else cancelled. This task
+                # goes on: its end would be that of the whole manager.
+                raise ConnectionError("the login was cancelled") from error
             raise
         self._was_connected = True
         return transport, keep
@@ -306,6 +310,12 @@ def chosen_name(dialler: AnyDialler | ClusterDialler) -> str:
     if isinstance(dialler, ClusterMaster):
         return chosen_name(dialler.cluster)
     return dialler.client_name if isinstance(dialler, _Settings) else ""
+
+
+def _is_cancelling() -> bool:
+    """Return whether the running task is being cancelled, also by its own timeout."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Found:

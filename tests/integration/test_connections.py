@@ -141,6 +141,31 @@ class Rotating(CredentialProvider):
         return "default", self.password
 
 
+class Sharing(CredentialProvider):
+    """A credential provider that awaits a task of others, which is cancelled the first time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        self.asked += 1
+        fetching = asyncio.create_task(asyncio.sleep(0))
+        if self.asked == 1:
+            fetching.cancel()
+        await fetching
+        return "app", "secret"
+
+
+async def test_a_login_that_others_cancel_is_tried_again(
+    guarded: EmbeddedMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no cancellation of the task that keeps the connection, which would end the manager."""
+    sharing = Redis(host="127.0.0.1", port=guarded.port, credential_provider=Sharing())
+    async with sharing, Redlock([sharing], restart_guard="off") as redlock:
+        await lock_once(redlock)
+    assert "unreachable, the login was cancelled" in caplog.text
+
+
 async def test_a_credential_provider_is_asked_at_each_connection(guarded: EmbeddedMaster) -> None:
     """A password may therefore change while the program runs."""
     provider = Rotating(PASSWORD)
