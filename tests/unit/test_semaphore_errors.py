@@ -93,7 +93,7 @@ async def test_a_missing_permission_names_a_key_of_the_semaphore(
         master.error = "NOPERM no permissions to access a key"
     with pytest.raises(QuorumUnavailableError) as error:
         await redlock.semaphore("api", permits=3, wait=0).acquire()
-    assert "for the key 'redlock_aio:permit:{api}#0'" in error.value.hint
+    assert "with the key 'redlock_aio:permit:{api}#0' needs" in error.value.hint
 
 
 @pytest.mark.parametrize("permits", [1, 3])
