@@ -8,9 +8,9 @@ The lines that programs write about their masters, and the votes that this progr
 `membership` has the rules: whoever comes second on a common master restricts itself. Hence a
 program reads what others have written before it writes anything, and a master votes only
 after it has confirmed that; an error confirms nothing. A program that is refused writes
-nothing, so it can't restrict anybody. Nor does one that is not connected to a majority of its
-masters: it can get no lock. Each reply is evaluated when it arrives, even if the task that awaited
-it was cancelled.
+nothing, so it can't restrict anybody. Nor does one that has not been connected to a majority of
+its masters yet: it can get no lock. Each reply is evaluated when it arrives, even if the task that
+awaited it was cancelled.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ SELDOM = 3 / 8
 
 PATIENCE = 0.5
 """
-Seconds for which a new master waits until a majority is connected, and then once more until the
-others have confirmed its server.
+Seconds for which a new master waits until a majority is connected for the first time, and then once
+more until the others have confirmed its server.
 """
 
 TRIES = 3
@@ -123,7 +123,11 @@ class DeclaredSets:
         # What the servers have said that could not save the lines.
         self._unsaved: dict[int, str] = {}
         self._told: set[Addresses] = set()
-        self._majority = asyncio.Event()
+        # The connections to masters that were reached; and whether a majority was connected at one
+        # time. From then on this program writes on each master, even if only one is left: while
+        # the others are cut off, its leases may be valid.
+        self._joined: dict[int, Connection] = {}
+        self._begun = asyncio.Event()
 
     def __repr__(self) -> str:
         refused = self._restriction.refused_by
@@ -132,14 +136,6 @@ class DeclaredSets:
     @property
     def _is_restricted(self) -> bool:
         return self._restriction != Restriction()
-
-    @property
-    def _begins(self) -> bool:
-        """Whether this program may write: its lines are there, or a majority is connected."""
-        # Its masters may be misspelt, or lead to one server, which counts once. It gets no lock
-        # then, and its lines would take the votes of all programs with the right masters.
-        connected = sum(bool(place.run_id) for place in self._places)
-        return bool(self._links) or connected >= majority(len(self._places))
 
     def bar(self, number: int) -> Bar | None:
         """Return why this master may not vote; ``None`` if it may."""
@@ -155,10 +151,9 @@ class DeclaredSets:
         if number in self._links:
             return None
         cause = cause if self._is_restricted else NoVoteCause.SET_UNDECLARED
-        text = UNDECLARED if self._begins else NO_MAJORITY
         if number in self._unsaved:
-            return Bar(cause, f"{text}: {self._unsaved[number]}")
-        return Bar(cause, text, quiet=True)
+            return Bar(cause, f"{UNDECLARED}: {self._unsaved[number]}")
+        return Bar(cause, UNDECLARED if self._begun.is_set() else NO_MAJORITY, quiet=True)
 
     async def join(
         self, number: int, server: str, connection: Connection, reply: object
@@ -166,8 +161,9 @@ class DeclaredSets:
         """
         Write this program's lines on a master that was just reached.
 
-        A server that was not known before is written on the other masters at once. Nothing is
-        written if no majority of the masters is connected within 0.5 s; `look` does it later.
+        A server that was not known before is written on the other masters at once. Before a
+        majority was connected for the first time this waits for it, for 0.5 s at most, and then
+        writes nothing; `look` does it later.
 
         Args:
             server: Its run_id. In a Cluster a tag follows: two tags on one server are different
@@ -188,18 +184,8 @@ class DeclaredSets:
         # below only reads. If it wrote first, the lines of a refused program would restrict those
         # that come later.
         self._take(number, reply)
-        if self._begins:
-            self._majority.set()
-        else:
-            # When a program starts, its masters are reached within milliseconds of each other.
-            # The first ones would vote a second later if they did not wait for a majority.
-            self._majority.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    await self._majority.wait()
-            if connection.reason:  # it has ended
-                raise ConnectionError(connection.reason)
-        if not self._begins or self._waits(number, quarantined=True):
+        await self._begin(number, connection)
+        if not self._begun.is_set() or self._waits(number, quarantined=True):
             return []
         # Here, after the wait: `_last` outlives the connection, and the same server is not written
         # on the others again.
@@ -208,6 +194,25 @@ class DeclaredSets:
         # All requests have left by now, before any reply is awaited: a master that hangs delays
         # the evaluation of no other reply. `joined` waits.
         return [self._write(number, connection, joins=True).reply, *others]
+
+    async def _begin(self, number: int, connection: Connection) -> None:
+        """Count a master that was reached, and wait for a majority, for 0.5 s at most."""
+        # Its masters may be misspelt, or lead to one server, which counts once. This program gets
+        # no lock then, and its lines would take the votes of all programs with the right masters.
+        self._joined[number] = connection
+        if self._begun.is_set():
+            return
+        connected = sum(not joined.reason for joined in self._joined.values())
+        if connected >= majority(len(self._places)):
+            self._begun.set()
+            return
+        # When a program starts, its masters are reached within milliseconds of each other. The
+        # first ones would vote a second later if they did not wait for a majority.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._begun.wait()
+        if connection.reason:  # it has ended
+            raise ConnectionError(connection.reason)
 
     async def joined(
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
@@ -241,7 +246,7 @@ class DeclaredSets:
             if isinstance(reply, Exception):
                 return  # who has not read what others wrote must not write
             # The reply has been evaluated, maybe by a reply to another master's question, too.
-            if self._restriction.refused_by is not None or not self._begins:
+            if self._restriction.refused_by is not None or not self._begun.is_set():
                 return
             if self._waits(number, quarantined=quarantined):
                 return
@@ -262,6 +267,7 @@ class DeclaredSets:
         """Called when the connection to a master has ended; *closing* if this manager ends."""
         # First: `_tell_others` writes on all `_links`, and this one has ended.
         self._links.pop(number, None)
+        self._joined.pop(number, None)
         self._unsaved.pop(number, None)
         if self._places[number].run_id:
             # Leases that this server has granted may be valid for a while. So its line counts

@@ -87,12 +87,15 @@ class Program(NamedTuple):
         facts: What it has learned from each server.
 
         left: The lines with the servers that it left less than a quarantine ago.
+
+        begun: Whether it may write: it has been connected to a majority.
     """
 
     links: tuple[Link, ...]
     facts: tuple[Facts, ...]
     round: Round | None = None
     left: tuple[int, ...] = ()
+    begun: bool = False
 
 
 class Server(NamedTuple):
@@ -179,7 +182,7 @@ class SetRules:
 
         behind: Whether the line of a server that has moved is written only behind another.
 
-        begins: Whether a program writes nothing before it is connected to a majority.
+        begins: Whether a program writes nothing before it has been connected to a majority.
     """
 
     learn: Learn = membership.learn
@@ -619,9 +622,12 @@ class Sets:
         self, p: int, i: int, program: Program, server: Server, lives: tuple[int, ...]
     ) -> tuple[str, Program, Server]:
         s = program.links[i].server
+        begins = self._begins(program, p)
+        if begins and not program.begun:
+            program = program._replace(begun=True)
         read = self._learning(_alone(p, s, program, server, lives), p, s, server.lines)
         refused = self.restriction(read, p).refused_by is not None
-        if refused or not self._begins(program, p) or self._waits(read, p, i):
+        if refused or not begins or self._waits(read, p, i):
             return "reads", read.programs[p], server
         written = self._written(read, p, s)
         link = Link(s, ASKED, written.servers[s].lines)
@@ -657,7 +663,7 @@ class Sets:
         program = state.programs[p]
         facts = self._learned(p, program.facts, s, shown)
         if facts != program.facts:
-            program = Program(program.links, facts, program.round, program.left)
+            program = Program(program.links, facts, program.round, program.left, program.begun)
             state = _with_program(state, p, program)
         if self.restriction(state, p).refused_by is not None:
             links = [Link(x.server, READING) if x.phase else x for x in program.links]
@@ -665,8 +671,8 @@ class Sets:
         return state
 
     def _begins(self, program: Program, p: int) -> bool:
-        """Return whether a program may write: its lines are there, or a majority is connected."""
-        if not self.rules.begins or any(x.phase in (ASKED, DECLARED) for x in program.links):
+        """Return whether a program may write: it is, or has been, connected to a majority."""
+        if program.begun or not self.rules.begins:
             return True
         reached = len(self._own(p)) + sum(x.phase != AWAY for x in program.links)
         return reached >= majority(len(self.sets[p]))
@@ -793,7 +799,7 @@ class Sets:
         for n in program.left:
             if not self._is_voter(program, n):
                 left = tuple([x for x in program.left if x != n])
-                after = Program(program.links, program.facts, program.round, left)
+                after = Program(program.links, program.facts, program.round, left, program.begun)
                 label = f"{self._who[p]} left {self._lines[n][1]} long ago"
                 yield label, _with_program(state, p, after)
         for s, facts in enumerate(program.facts):
@@ -802,7 +808,7 @@ class Sets:
             if any(x.round is not None and (s, p) in x.round.present for x in state.programs):
                 continue
             kept = replaced(program.facts, s, NOTHING)
-            after = Program(program.links, kept, program.round, program.left)
+            after = Program(program.links, kept, program.round, program.left, program.begun)
             label = f"{self._who[p]} forgets what it read on {self._server_names[s]}"
             yield label, self._parted(_with_program(state, p, after), s, {p})
 
@@ -901,7 +907,7 @@ class Sets:
         return State(servers, programs, met, cuts, restarts)
 
     def _program_without(self, program: Program, s: int, n: int) -> Program:
-        links, facts, round, left = program
+        links, facts, round, left, begun = program
         older, first, servers, before = facts[s]
         gone = ~(1 << n)
         here = Facts(older & gone, first & gone, servers & gone, before & ~self._pairs_behind[n])
@@ -909,7 +915,7 @@ class Sets:
             x._replace(reply=tuple([y for y in x.reply if y != n])) if x.server == s else x
             for x in links
         ]
-        return Program(tuple(kept), replaced(facts, s, here), round, left)
+        return Program(tuple(kept), replaced(facts, s, here), round, left, begun)
 
     def _parted(self, state: State, s: int, parted: AbstractSet[int]) -> State:
         """Return the state after programs have been away from a server for the life of a line."""
@@ -934,9 +940,8 @@ class Sets:
             servers = tuple(
                 [x._replace(holder=NOBODY) if x.holder == p else x for x in state.servers]
             )
-            after = _with_program(
-                state, p, Program(program.links, program.facts, None, program.left)
-            )
+            links, facts, _, left, begun = program
+            after = _with_program(state, p, Program(links, facts, None, left, begun))
             yield f"{who} {word}", after._replace(servers=servers)
             if program.round.met is not None:
                 return
@@ -1122,8 +1127,8 @@ def _alone(p: int, s: int, program: Program, server: Server, lives: tuple[int, .
 
 
 def _with_link(state: State, p: int, i: int, link: Link) -> State:
-    links, facts, round, left = state.programs[p]
-    return _with_program(state, p, Program(replaced(links, i, link), facts, round, left))
+    links, facts, round, left, begun = state.programs[p]
+    return _with_program(state, p, Program(replaced(links, i, link), facts, round, left, begun))
 
 
 def _with_program(state: State, p: int, program: Program) -> State:

@@ -5,7 +5,7 @@ All interleavings of programs with different sets of masters; see `sets_model`.
     B  a program that came first, and reaches a majority, gets grants
     C  programs whose sets differ by one master are not restricted
     D  programs with the same servers under other names are not refused
-    E  a program that reaches no majority of its masters takes no vote from another
+    E  a program that never reaches a majority of its masters takes no vote from another
 
 Each variant of the rules that was tried, or was shipped before, breaks one of them.
 """

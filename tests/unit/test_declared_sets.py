@@ -22,7 +22,7 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import answers, in_coroutine, now, ran, votes
+from .kit import answers, gets_lock, in_coroutine, now, ran, votes
 
 MAX_TTL = 4_000
 QUARANTINE = timing.forgetting(MAX_TTL, factor=timing.DRIFT_FACTOR)
@@ -806,6 +806,43 @@ async def test_masters_vote_that_came_long_before_a_majority(m: dict[str, FakeMa
         assert await answers(redlock) == "GGGUU"
         for name in "abc":
             assert declared(m[name]) == ["abcde"]
+
+
+@pytest.mark.parametrize("empty", ["restarted", "evicted"])
+async def test_a_program_that_is_left_with_one_master_keeps_others_from_its_lock(
+    m: dict[str, FakeMaster], empty: Literal["restarted", "evicted"]
+) -> None:
+    """Its lease is valid, and the master has lost its list; who comes later has to read it."""
+    masters = [Address(m[name], name) for name in "abc"]
+    async with program([m["d"], m["e"]]):
+        pass  # they are not new
+    await asyncio.sleep(OVER)
+    async with program(masters) as right:
+        await until_it_works(right)
+        lease = await right.lock("r", ttl=MAX_TTL, on_lost="flag").acquire()
+        for name, address in zip("bc", masters[1:], strict=True):
+            address.delay = math.inf
+            m[name].cut()
+        if empty == "restarted":
+            m["a"].restart()
+        else:
+            m["a"].cut()
+            m["a"].delete(commands.DECLARED_SETS.decode())
+        await asyncio.sleep(0.2)
+        async with program(of(m, "ade")) as wrong:
+            while lease.valid:
+                assert not await gets_lock(wrong)
+                await asyncio.sleep(0.1)
+            assert is_refused(wrong)
+
+
+async def test_a_name_whose_connection_has_ended_does_not_count(m: dict[str, FakeMaster]) -> None:
+    """Three names of one server, which restarts while the first of them waits for a majority."""
+    masters = [Address(m["a"], name, delay) for name, delay in [("x", 0), ("y", 0.2), ("z", 0.2)]]
+    asyncio.get_running_loop().call_later(0.1, m["a"].restart)
+    async with program(masters):
+        await asyncio.sleep(3)
+        assert declared(m["a"]) == []
 
 
 async def test_a_server_whose_connection_ended_before_a_majority_is_written_on_the_others(
