@@ -122,7 +122,7 @@ class Guard:
             clock=clock,
             quarantine=lambda: self.quarantine,
             confirmed=lambda number: self._sentries[number].is_confirmed,
-            on_restricted=self._restrict,
+            reexamine=self._reexamine,
         )
         self.founding = False  # whether a new set is being marked
         self._sentries: list[Sentry] = []  # in the order of the masters
@@ -157,9 +157,9 @@ class Guard:
             s.state is not None and s.info.of_slot and s.info.promoted for s in self._sentries
         )
 
-    def _restrict(self, numbers: Collection[int]) -> None:
+    def _reexamine(self, numbers: Collection[int]) -> None:
         for number in numbers:
-            self._sentries[number].restrict()
+            self._sentries[number].reexamine()
 
     def learn(self, quarantine: float, *, by: "Sentry | None" = None) -> None:
         """
@@ -707,8 +707,8 @@ class Sentry:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def restrict(self) -> None:
-        """End the vote of the master, and discard replies underway."""
+    def reexamine(self) -> None:
+        """End the vote of the master, if it has one, with the replies underway; look at it soon."""
         if self.state is MEMBER:
             bar = self._guard.sets.bar(self._number)
             self._again(NoVoteCause.SET_CONFLICT, "" if bar is None else bar.text)

@@ -420,7 +420,7 @@ class Master:
         self._described_at = -math.inf
         if sentry is not None:
             self._caution(sentry.info)
-        provisional = standing.marker is not None and standing.marker.provisional
+        provisional = standing.first is not None and standing.first.provisional
         self._wake(votes=not provisional)
         self._report(standing)
         # First the listener and the log, then the leases and waiters, which may send at once.

@@ -82,7 +82,8 @@ class DeclaredSets:
         confirmed: Returns whether the server at which the master with this number is connected
             may get commands of locks, see `Route.is_confirmed`.
 
-        on_restricted: Called with the numbers of the masters that lose their votes.
+        reexamine: Called with the numbers of the masters that lose their votes, and of those on
+            which `look` may write now.
     """
 
     def __init__(
@@ -93,14 +94,14 @@ class DeclaredSets:
         clock: Callable[[], float],
         quarantine: Callable[[], float],
         confirmed: Callable[[int], bool],
-        on_restricted: Callable[[Collection[int]], None],
+        reexamine: Callable[[Collection[int]], None],
     ) -> None:
         self.reading = commands.declare(key)
         self._key = key
         self._clock = clock
         self._quarantine = quarantine
         self._confirmed = confirmed
-        self._on_restricted = on_restricted
+        self._reexamine = reexamine
         self._places = [Place(address) for address in addresses]
         self._names = membership.names_of(self._places)
         self._known = Known()
@@ -128,6 +129,8 @@ class DeclaredSets:
         # the others are cut off, its leases may be valid.
         self._joined: dict[int, Connection] = {}
         self._begun = asyncio.Event()
+        # The masters that have waited for a majority in vain.
+        self._early: set[int] = set()
 
     def __repr__(self) -> str:
         refused = self._restriction.refused_by
@@ -153,7 +156,10 @@ class DeclaredSets:
         cause = cause if self._is_restricted else NoVoteCause.SET_UNDECLARED
         if number in self._unsaved:
             return Bar(cause, f"{UNDECLARED}: {self._unsaved[number]}")
-        return Bar(cause, UNDECLARED if self._begun.is_set() else NO_MAJORITY, quiet=True)
+        begun = self._begun.is_set()
+        # Not known yet before that: it depends on the other masters, for which a program that has
+        # just started waits anyway.
+        return Bar(cause, UNDECLARED if begun else NO_MAJORITY, quiet=True, provisional=not begun)
 
     async def join(
         self, number: int, server: str, connection: Connection, reply: object
@@ -205,14 +211,17 @@ class DeclaredSets:
         connected = sum(not joined.reason for joined in self._joined.values())
         if connected >= majority(len(self._places)):
             self._begun.set()
+            self._reexamine(self._early)
             return
-        # When a program starts, its masters are reached within milliseconds of each other. The
-        # first ones would vote a second later if they did not wait for a majority.
+        # When a program starts, its masters are reached within milliseconds of each other. Without
+        # this wait the first ones would have to be examined once more.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._begun.wait()
         if connection.reason:  # it has ended
             raise ConnectionError(connection.reason)
+        if not self._begun.is_set():
+            self._early.add(number)
 
     async def joined(
         self, number: int, connection: Connection, answers: Sequence[asyncio.Future[object]]
@@ -268,6 +277,7 @@ class DeclaredSets:
         # First: `_tell_others` writes on all `_links`, and this one has ended.
         self._links.pop(number, None)
         self._joined.pop(number, None)
+        self._early.discard(number)
         self._unsaved.pop(number, None)
         if self._places[number].run_id:
             # Leases that this server has granted may be valid for a while. So its line counts
@@ -460,7 +470,7 @@ class DeclaredSets:
         """Take the votes of the masters that may not vote any more, and report what is new."""
         before = self._restriction
         after = membership.restriction(self._places, self._known, until=self._until)
-        # Before `_on_restricted`, by which the sentries end connections and read `bar` for the
+        # Before `_reexamine`, by which the sentries end connections and read `bar` for the
         # reason. Only votes that end are reported there. One that comes back is found by the next
         # `look`.
         self._restriction = after
@@ -480,7 +490,7 @@ class DeclaredSets:
             log.warning("%s", texts[names])
         self._told |= texts.keys()
         if lost:
-            self._on_restricted(lost)
+            self._reexamine(lost)
 
     def _barred(self, restriction: Restriction) -> set[int]:
         if restriction.refused_by is not None:

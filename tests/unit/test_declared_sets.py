@@ -18,6 +18,7 @@ from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules import membership, timing
 from redlock_aio._rules.membership import LIVES
 from redlock_aio._transport.sets import DUE, NO_MAJORITY, PATIENCE, UNDECLARED
+from redlock_aio.events import Event, MajorityLost
 from redlock_aio.testing import FakeMaster, cancelled_at
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -749,7 +750,7 @@ async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
             assert second.statistics().masters[0].votes
 
 
-# Programs that are not connected to a majority of their masters.
+# Programs that are not connected to a majority of their masters, or come to it late.
 
 
 @pytest.mark.parametrize(
@@ -843,6 +844,23 @@ async def test_a_name_whose_connection_has_ended_does_not_count(m: dict[str, Fak
     async with program(masters):
         await asyncio.sleep(3)
         assert declared(m["a"]) == []
+
+
+@pytest.mark.parametrize("delay", [PATIENCE / 2, PATIENCE + 0.2])
+async def test_a_program_gets_its_first_lock_however_late_its_majority_is(
+    m: dict[str, FakeMaster], delay: float
+) -> None:
+    """The first attempt has to wait for the master that was there before the majority."""
+    async with program(of(m, "abc")):
+        pass  # they are not new
+    m["c"].kill()
+    begin = now()
+    told: list[Event] = []
+    masters = [m["a"], Address(m["b"], "b", delay), m["c"]]
+    async with program(masters, listener=told.append) as redlock:
+        assert await gets_lock(redlock)
+        assert now() < begin + delay + 0.1
+    assert not any(isinstance(event, MajorityLost) for event in told)
 
 
 async def test_a_server_whose_connection_ended_before_a_majority_is_written_on_the_others(
