@@ -156,6 +156,10 @@ class Sharing(CredentialProvider):
         return "app", "secret"
 
 
+@pytest.mark.skipif(
+    not hasattr(CredentialProvider, "get_credentials_async"),
+    reason="this redis-py asks providers without an await",
+)
 async def test_a_login_that_others_cancel_is_tried_again(
     guarded: EmbeddedMaster, caplog: pytest.LogCaptureFixture
 ) -> None:
