@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 import pytest
@@ -104,6 +104,18 @@ async def until_they_vote(redlock: Redlock, *numbers: int) -> None:
             return
         await asyncio.sleep(0.01)
     pytest.fail("they never vote")
+
+
+def refuse_lines(master: FakeMaster, why: Callable[[], str]) -> None:
+    """Let a master answer writes of lines by this error, while there is one; they can be read."""
+    execute = master.execute
+
+    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        if (error := why()) and DECLARE.sha in command and len(command) > 4:
+            return Error(error)
+        return execute(command, listener)
+
+    vars(master)["execute"] = refusing
 
 
 def is_refused(redlock: Redlock) -> bool:
@@ -647,14 +659,8 @@ async def test_a_set_is_not_declared_again_before_that_is_due(
 async def test_a_master_where_the_set_can_be_read_but_not_declared_has_no_vote(
     m: dict[str, FakeMaster],
 ) -> None:
-    execute = m["a"].execute
-
-    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
-        if DECLARE.sha in command and len(command) > 4:
-            return Error("ERR The user executing the script can't access at least one of the keys")
-        return execute(command, listener)
-
-    vars(m["a"])["execute"] = refusing
+    error = "ERR The user executing the script can't access at least one of the keys"
+    refuse_lines(m["a"], lambda: error)
     async with program(of(m, "abc")) as redlock:
         vote, *others = await votes(redlock)
     assert [other.answer for other in others] == [Answer.GRANTED] * 2
@@ -701,18 +707,13 @@ async def test_a_master_that_can_not_save_the_set_has_no_vote_until_it_can(
 async def test_a_master_that_could_not_save_a_new_server_is_told_of_it_later(
     m: dict[str, FakeMaster],
 ) -> None:
-    execute, error = m["a"].execute, "OOM command not allowed"
-
-    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
-        if error and DECLARE.sha in command and len(command) > 4:
-            return Error(error)
-        return execute(command, listener)
+    error = "OOM command not allowed"
 
     def know_the_new_server(letters: str) -> list[bool]:
         values = [master._data.find(commands.DECLARED_SETS)[0] for master in of(m, letters)]
         return [m["b"].run_id in str(value) for value in values]
 
-    vars(m["a"])["execute"] = refusing
+    refuse_lines(m["a"], lambda: error)
     m["b"].restart()
     await asyncio.sleep(QUARANTINE * DUE / 4)
     assert know_the_new_server("ac") == [False, True]
@@ -726,18 +727,12 @@ async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
     m: dict[str, FakeMaster],
 ) -> None:
     """Also if the set could not be written before, because another one was there."""
-    execute, error = m["a"].execute, "OOM command not allowed"
-
-    def refusing(command: list[bytes], listener: PushReceiver | None = None) -> object:
-        if error and DECLARE.sha in command and len(command) > 4:
-            return Error(error)
-        return execute(command, listener)
-
+    error = "OOM command not allowed"
     async with program(of(m, "abc")) as first:
         await asyncio.sleep(QUARANTINE + 3)
         async with program(of(m, "ade")) as second:
             assert is_refused(second)
-            vars(m["a"])["execute"] = refusing
+            refuse_lines(m["a"], lambda: error)
             await first.aclose()
             await asyncio.sleep(5 * QUARANTINE)
             assert not second.statistics().masters[0].votes
@@ -861,6 +856,19 @@ async def test_a_program_gets_its_first_lock_however_late_its_majority_is(
         assert await gets_lock(redlock)
         assert now() < begin + delay + 0.1
     assert not any(isinstance(event, MajorityLost) for event in told)
+
+
+async def test_a_program_that_is_closed_does_not_wait_for_a_majority(
+    m: dict[str, FakeMaster],
+) -> None:
+    for name in "bc":
+        m[name].kill()
+    async with program(of(m, "abc")):
+        await asyncio.sleep(PATIENCE / 5)
+        begin = now()
+    assert now() - begin < PATIENCE / 5
+    await asyncio.sleep(PATIENCE)
+    assert declared(m["a"]) == []
 
 
 async def test_a_server_whose_connection_ended_before_a_majority_is_written_on_the_others(
