@@ -25,7 +25,7 @@ import measuring
 from measuring import TTL, bar
 
 from redlock_aio import Redlock
-from redlock_aio._engine import claim
+from redlock_aio._engine import fenced
 from redlock_aio._engine.wait import fair_waiter
 from redlock_aio.testing import embedded_masters
 
@@ -82,13 +82,13 @@ class Found:
 async def contend(urls: Sequence[str], waiters: int, seconds: float, *, fair: bool) -> Found:
     """Acquire one lock again and again, with *waiters* tasks."""
     found = Found([], 0)
-    agree = claim.agree
+    agree = fenced.agree
 
     async def counted(*arguments: object) -> bool:
         found.second_rounds += 1
         return await agree(*arguments)  # type: ignore[arg-type]
 
-    claim.agree = fair_waiter.agree = counted  # type: ignore[assignment, attr-defined]
+    fenced.agree = fair_waiter.agree = counted  # type: ignore[assignment, attr-defined]
     clock = time.monotonic
     async with Redlock(urls, fencing=True) as redlock:
         lock = redlock.lock("benchmark", ttl=TTL, fair=fair)

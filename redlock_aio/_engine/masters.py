@@ -20,17 +20,20 @@ import time
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from os import urandom
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.outages import Outages
 from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
+from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.clock_offsets import Clocks
-from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, WON, Answer, Outcome, Tally, Vote
+from redlock_aio._rules.quorum import COMPLETE, LOST, NOT_YET, OK, WON, Answer, Outcome, Tally, Vote
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import ErrorCode, RedlockError
 
@@ -70,23 +73,141 @@ class Link(Protocol):
     def add_debt(self, payload: bytes, ttl: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """
+    What the replies to one kind of round mean: a value that all rounds of the kind share.
+
+    Attributes:
+        in_quarantine: What happens to the request on a quarantined master.
+
+        classify: What a reply means as a vote; see `replies.vote`.
+
+        yes: The reply that grants.
+    """
+
+    in_quarantine: QuarantineRule = QuarantineRule.COUNT_REFUSALS
+    classify: Callable[[object], NoReply] = replies.classify
+    yes: object = OK
+
+
+FREED = 1
+"""The reply of ``DELIFEQ`` that it has deleted the key."""
+
+DEFAULT = Policy()
+ACQUIRE = Policy(QuarantineRule.REFUSE)
+KEPT = Policy(classify=replies.classify_kept)
+"""For the extension and the check of a key that a lease has."""
+RELEASE = Policy(QuarantineRule.COUNT_IF_FOUND, replies.classify_kept)
+DELIFEQ = Policy(QuarantineRule.COUNT_IF_FOUND, replies.classify_freed, FREED)
+"""
+For a release by ``DELIFEQ``, a command that few servers have.
+
+Its reply has fewer facts than that of the script, but it takes a third of the time.
+"""
+
+
 class Round(Tally, Sender):
-    """One request to all masters, and their replies so far."""
+    """
+    One request to all masters, and their replies so far.
 
-    __slots__ = ("_links", "payload", "waiter")
-    in_quarantine = QuarantineRule.COUNT_REFUSALS
-    classify: Callable[[object], NoReply] = staticmethod(replies.classify)
-    """What a reply means as a vote; see `replies.vote`."""
+    Requests for a lock and releases are both of this class, not of one class each: CPython runs
+    code that sees objects of one class faster.
 
-    def __init__(self, links: Sequence[Link], payload: bytes, yes: object = OK) -> None:
-        # Not `super()`: through four base classes it costs as much as the rest of making a release.
-        Tally.__init__(self, len(links), yes)
-        self._links = links
+    Args:
+        claim: What is requested or released; ``None`` if the round does neither.
+
+        debt_ttl: For a release: the ms for which its key may live without it. Until then it is
+            repeated on each master that has not confirmed it. 0 for any other request.
+    """
+
+    __slots__ = ("_claim", "debt_ttl", "masters", "payload", "policy", "waiter")
+
+    def __init__(
+        self,
+        masters: "MasterSet",
+        payload: bytes,
+        policy: Policy = DEFAULT,
+        claim: Claim | None = None,
+        debt_ttl: int = 0,
+    ) -> None:
+        # Not `super()`: through four base classes it costs as much as all the rest.
+        Tally.__init__(self, len(masters.links), policy.yes)
+        self.masters: MasterSet = masters
         self.payload: bytes = payload
+        self.policy: Policy = policy
+        self._claim: Claim | None = claim
+        self.debt_ttl: int = debt_ttl
         self.waiter: asyncio.Future[None] | None = None
 
+    @property
+    def in_quarantine(self) -> QuarantineRule:
+        return self.policy.in_quarantine
+
+    @property
+    def needless(self) -> int:
+        # Read when it is asked for: the request may leave in the same turn of the loop as this.
+        return 0 if self._claim is None else self._claim.unsent
+
+    @property
+    def is_curable(self) -> bool:
+        """Whether only NOSCRIPT replies prevented a majority: a repetition may succeed."""
+        forgotten = sum(map(replies.has_no_script, self.replies))
+        return self.verdict is LOST and forgotten >= self.to_win
+
     def not_sent(self, master: int, no_reply: NoReply) -> None:
+        """Count *no_reply* for a master that never gets the request."""
+        # Of a request for a lock: the key can't be on this master, so its release will leave no
+        # debt there. Otherwise a master that is down would get a debt for each attempt.
+        if self._claim is not None and not self.debt_ttl:
+            self._claim.unsent |= 1 << master
         self.on_reply(master, no_reply)
+        if not replies.is_unsettled(no_reply):  # otherwise `declined` has added the debt
+            self._add_debt(master)
+
+    def declined(self, master: int, reply: object) -> None:
+        # A timeout of a release is not final: it is on the connection, behind the request. Either
+        # its reply still comes, to `late`, or the connection ends, and `late` gets that as the
+        # reply. Errors and that end make a debt. A debt at each timeout would repeat releases that
+        # are only late.
+        if replies.is_unsettled(reply):
+            self._add_debt(master)
+
+    late = declined  # a late reply is not counted, but the key is still on the master
+
+    def _add_debt(self, master: int) -> None:
+        claim = self._claim
+        if claim is None or not self.debt_ttl or claim.unsent >> master & 1:
+            return
+        # Not DELIFEQ: another server may be at the address when the debt is repeated.
+        debt = claim.release() if self.policy is DELIFEQ else self.payload
+        self.masters.links[master].add_debt(debt, self.debt_ttl)
+
+    def instead(self, master: int) -> Request | None:
+        """
+        Return the script to send to *master*, if it lacks ``DELIFEQ``.
+
+        Also stop using the command until that master has been asked for it on a new
+        connection: otherwise each release would cost another round trip.
+        """
+        if self.policy is not DELIFEQ or self._claim is None:
+            return None
+        # Both: the next push would compute the manager's flag from those of the links.
+        self.masters.links[master].can_free = self.masters.can_free = False
+        # The connection sends this behind all that was sent since, and the master is counted by the
+        # reply to it, or by the timeout of the round. If the connection ends first, `_by_script`
+        # gets that as the reply, and the debt is added as for the command.
+        return Request(
+            self._claim.release(),
+            self._by_script,
+            debt_ttl=self.debt_ttl,
+            needless=self.needless,
+            in_quarantine=self.in_quarantine,
+        )
+
+    def _by_script(self, master: int, reply: object) -> None:
+        # Without the translation, a release by the script would not count as a grant.
+        self.on_reply(master, FREED if reply == OK else reply)
 
     def wake(self) -> None:
         waiter = self.waiter
@@ -100,10 +221,10 @@ class Round(Tally, Sender):
         # Of a complete round none is missing, so that a timer that comes too late changes nothing.
         # Nor does a reply that comes after this change a vote.
         for number in self.missing:
-            self.on_reply(number, self._links[number].overdue())
+            self.on_reply(number, self.masters.links[number].overdue())
 
     def votes(self) -> tuple[Vote, ...]:
-        return votes(self._links, self.replies, self.classify)
+        return votes(self.masters.links, self.replies, self.policy.classify)
 
     def votes_so_far(self) -> tuple[Vote, ...]:
         missing = self.missing
@@ -157,14 +278,11 @@ class Query(Round):
         unsent: A bit for each master to which it could not be sent.
     """
 
-    __slots__ = (
-        "_count", "_enough", "_refuses", "_repeated", "_then", "classify", "in_quarantine",
-        "unsent",
-    )  # fmt: skip
+    __slots__ = ("_count", "_enough", "_refuses", "_repeated", "_then", "unsent")
 
     def __init__(  # noqa: PLR0913 - the policy
         self,
-        links: Sequence[Link],
+        masters: "MasterSet",
         payload: bytes,
         *,
         in_quarantine: QuarantineRule = QuarantineRule.COUNT,
@@ -175,14 +293,12 @@ class Query(Round):
         refuses: Callable[[object], bool] | None = None,
         classify: Callable[[object], NoReply] = replies.classify,
     ) -> None:
-        super().__init__(links, payload)
-        self.in_quarantine: QuarantineRule = in_quarantine
+        super().__init__(masters, payload, Policy(in_quarantine, classify))
         self._count = count
         self._enough = enough
         self._then = then
         self._repeated = 0 if repeat else -1  # a bit for each master that gets it no more
         self._refuses = refuses
-        self.classify = classify
         self.unsent: int = 0
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
@@ -198,7 +314,7 @@ class Query(Round):
         if again and replies.has_no_script(reply):
             self._repeated |= 1 << master
             # The connection has sent the scripts again before this.
-            no_reply = self._links[master].send(self.payload, [self])
+            no_reply = self.masters.links[master].send(self.payload, [self])
             if no_reply is None:
                 return
             reply = no_reply
@@ -258,7 +374,7 @@ class MasterSet:
         self.stamp: bytes = stamp
         """The suffix of each token, which identifies this manager."""
         self.loop: asyncio.AbstractEventLoop = loop
-        self._caching = Round(links, commands.CACHING)
+        self._caching = Round(self, commands.CACHING)
         for number in range(len(links)):
             self._caching.on_reply(number, OK)  # complete: no reply to it is awaited
         self._asked: list[Round | Addressed] = []
@@ -345,6 +461,32 @@ class MasterSet:
         self._asked.append(Addressed(master, request))
         self._addressed = True
 
+    def take_back(self, claim: Claim, ttl: int) -> Round:
+        """Release *claim*, whose key may live *ttl* ms, on all masters; nothing is awaited."""
+        # A server without the command refuses it, and has the script sent instead (see
+        # `Round.instead`). So a flag that is out of date costs a round trip and leaves no key.
+        if self.can_free and not claim.member and (free := claim.key.free) is not None:
+            release = Round(self, free(claim.token), DELIFEQ, claim, ttl)
+            self.send(release)
+            return release
+        # The place in the queue may outlive the key. A master that refuses the release at first
+        # would keep it, and the next waiters would wait for it there.
+        longest = max(ttl, fair_ticket.LIVES) if claim.member else ttl
+        return self.release_by(claim, claim.release(), longest)
+
+    def release_by(self, claim: Claim, payload: bytes, ttl: int) -> Round:
+        """
+        Release *claim* by *payload*, on each master as soon as it can be reached.
+
+        Nothing is awaited.
+
+        The release uses the same connections, and therefore cannot arrive before the request that
+        it undoes.
+        """
+        release = Round(self, payload, RELEASE, claim, ttl)
+        self.send(release)
+        return release
+
     def send_and_watch(self, round: Round, at_most: float | None = None) -> None:
         """Send *round* with client tracking: masters push changes of the keys that it reads."""
         # The servers apply CACHING to the next command of the connection alone. Both join the batch
@@ -355,7 +497,7 @@ class MasterSet:
 
     def on_push(self, push: object) -> None:
         # No list of keys: a connection has begun or ended, or a flush was pushed. A server that
-        # lacks the command was noted by `NativeRelease.instead`, and each new connection asks
+        # lacks the command was noted by `Round.instead`, and each new connection asks
         # again.
         if replies.changed(push) is None:
             self.can_free = all(link.can_free for link in self.links)
@@ -395,7 +537,7 @@ class MasterSet:
                 trips.learn(master, (time() - now) * 1000)
             return reply
 
-        return Query(self.links, commands.PING, count=measure)
+        return Query(self, commands.PING, count=measure)
 
     async def know_the_time(self, at_most: float | None) -> bool:
         """
@@ -422,7 +564,7 @@ class MasterSet:
             if verdict is WON:
                 clocks.ask_later(self.clock())
 
-        times = Query(self.links, commands.TIME, count=learn, then=ask_later)
+        times = Query(self, commands.TIME, count=learn, then=ask_later)
         self.send(times, at_most)
         if due_at > -math.inf:
             return False

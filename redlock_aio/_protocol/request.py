@@ -44,7 +44,6 @@ class Sender:
     """
 
     __slots__ = ()
-    in_quarantine: QuarantineRule = QuarantineRule.COUNT
     debt_ttl: int = 0
     """For a release: the ms for which its key may live and its debt is kept; else 0."""
     is_repeated: bool = False
@@ -52,8 +51,12 @@ class Sender:
     payload: bytes
 
     @property
+    def in_quarantine(self) -> QuarantineRule:
+        return QuarantineRule.COUNT
+
+    @property
     def needless(self) -> int:
-        """For a release: a bit for each master that never got the key; 0 otherwise."""
+        """A bit for each master that never got the key of a release; not asked of other senders."""
         return 0
 
     def on_reply(self, master: int, reply: object, /) -> None:
@@ -112,7 +115,7 @@ class Altered(Sender):
         self._pass_on = pass_on
         self.payload = sender.payload
         self.debt_ttl = sender.debt_ttl
-        self.in_quarantine = sender.in_quarantine
+        self.in_quarantine: QuarantineRule = sender.in_quarantine
         self.is_repeated = sender.is_repeated
 
     @property

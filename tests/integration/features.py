@@ -15,7 +15,7 @@ from redlock_aio import (
     Vote,
     requirements,
 )
-from redlock_aio._engine.claim import agree
+from redlock_aio._engine.fenced import agree
 from redlock_aio._engine.hold.renewal import Restoration
 from redlock_aio._protocol.primitives import FencingCounter
 from redlock_aio.testing import EmbeddedMaster

@@ -20,8 +20,9 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redlock_aio._engine.claim import Claim, FencedAttempt
-from redlock_aio._engine.masters import Link, MasterSet, Query, Round
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.fenced import FencedAttempt
+from redlock_aio._engine.masters import MasterSet, Query, Round
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply
@@ -305,7 +306,7 @@ class Client:
             attempt = FencedAttempt(master_set, claim, self.counter)
             await self.ask(attempt)
             if split := attempt.verdict is SPLIT:
-                await attempt.agree(master_set, None)
+                await attempt.agree(None)
             until = timing.deadline(claim.began, ttl, factor=FACTOR)
             if attempt.verdict is WON and self.clock() < until:
                 failures = 0
@@ -344,7 +345,7 @@ class Client:
         world, began, ttl = self.world, self.clock(), lease_state.ttl
         floor, epoch = world.highest, lease_state.begin_extension(began, ttl)
         payload = world.rules.extend(self.counter, claim.token, ttl, claim.fence)
-        renewal = Renewal(cast(Sequence[Link], self.links), payload)
+        renewal = Renewal(cast(MasterSet, self), payload)
         await self.ask(renewal, max((lease_state.deadline - began) * 1000, 1.0))
         now = self.clock()
         if renewal.verdict is not WON or not lease_state.extended(epoch, began, ttl, now):
@@ -365,7 +366,7 @@ class Client:
                 payload = self.world.rules.lift(self.counter, claim.token, claim.fence, reply)
                 then = functools.partial(self.restore, claim, master, ttl, reply)
                 lifting = Query(
-                    cast(Sequence[Link], self.links),
+                    cast(MasterSet, self),
                     payload,
                     then=lambda verdict: then() if verdict is WON else None,
                 )

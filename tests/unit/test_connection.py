@@ -54,6 +54,7 @@ class Request(request.Sender):
     """A sender that records its replies."""
 
     needless = 0
+    in_quarantine = request.QuarantineRule.COUNT
 
     def __init__(
         self, payload: bytes = commands.PING, debt_ttl: int = 0, needless: int = 0

@@ -15,7 +15,8 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.claim import Claim, agree
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.fenced import agree
 from redlock_aio._engine.masters import MasterSet, Round
 from redlock_aio._protocol.commands import NEVER
 from redlock_aio._protocol.primitives import FencingCounter, Mutex

@@ -23,7 +23,7 @@ from redlock_aio import (
     Redlock,
     Vote,
 )
-from redlock_aio._engine.claim import Attempt
+from redlock_aio._engine.claim import Claim
 from redlock_aio.events import (
     Acquired,
     Cancelled,
@@ -293,7 +293,7 @@ async def test_failed_attempts_are_freed_at_once(masters: list[FakeMaster], diar
                     await redlock.lock("r", wait=30).acquire()
             diary.events.clear()  # each `Missed` has an error
             await asyncio.sleep(1)
-            alive = [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
+            alive = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
             assert len(alive) < 4, "but that of the holder, and the last one, which an error keeps"
         finally:
             gc.enable()

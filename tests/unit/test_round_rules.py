@@ -10,10 +10,11 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redlock_aio import Answer
-from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.fenced import FencedAttempt
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.renewal import Renewal
-from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.masters import ACQUIRE, MasterSet, Round
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import readiness
 from redlock_aio._engine.wait.fair_queue import FairQueue
@@ -244,8 +245,8 @@ async def test_a_master_that_refuses_for_another_reason_than_a_holder_wakes_nobo
     """Its free key proves nothing: the attempt would be repeated at once, for ever."""
     for reply, wakes in [(None, True), (ResponseError("OOM command not allowed"), False)]:
         claim = Claim(KEY, b"token", 1000)
-        attempt = Attempt(master_set, claim, KEY.acquire(b"token", 1000))
-        watch = Watch(master_set, LocalQueues(), attempt)
+        attempt = Round(master_set, KEY.acquire(b"token", 1000), ACQUIRE, claim)
+        watch = Watch(LocalQueues(), attempt, claim)
         for number in range(3):
             attempt.on_reply(number, reply)
             watch.on_reply(number, 0)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from redlock_aio import Answer
-from redlock_aio._engine.claim import Claim, release_by
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import clock_of
-from redlock_aio._engine.masters import MasterSet, Round
-from redlock_aio._protocol import request
+from redlock_aio._engine.masters import ACQUIRE, MasterSet, Round
+from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON
@@ -65,7 +65,7 @@ async def master_set(links: list[Link]) -> MasterSet:
 
 
 def ask(master_set: MasterSet, payload: bytes, at_most: float | None = None) -> Round:
-    round = Round(master_set.links, payload)
+    round = Round(master_set, payload)
     master_set.send(round, at_most)
     return round
 
@@ -74,7 +74,7 @@ async def test_rounds_of_one_turn_leave_in_one_write(
     master_set: MasterSet, links: list[Link]
 ) -> None:
     rounds = [ask(master_set, b"a"), ask(master_set, b"b")]
-    rounds.append(release_by(master_set, CLAIM, b"c", 9))
+    rounds.append(master_set.release_by(CLAIM, b"c", 9))
     assert links[0].writes == []
     await asyncio.sleep(0)
     assert [link.writes for link in links] == [[b"abc"]] * 3
@@ -141,12 +141,46 @@ async def test_beyond_the_bound_only_releases_are_sent(
 
     monkeypatch.setattr(links[0], "send", send)
     rounds = [ask(master_set, b"a"), ask(master_set, b"b"), ask(master_set, b"c")]
-    release = release_by(master_set, CLAIM, b"r", 9)
+    release = master_set.release_by(CLAIM, b"r", 9)
     await asyncio.sleep(0)
     assert links[0].senders == [rounds[0], rounds[1], release]
     assert rounds[2].replies[0] is request.OVERRUN
     assert not links[0].owed
     assert links[1].senders == [*rounds, release]
+
+
+@pytest.mark.promise("S3")
+async def test_only_a_release_that_may_be_needed_is_repeated_on_a_master(
+    master_set: MasterSet, links: list[Link]
+) -> None:
+    """A repeated request for a lock would set a key that nobody releases."""
+    claim = Claim(Mutex(b"key"), b"token", 9)
+    asked = Round(master_set, b"set", ACQUIRE, claim)
+    asked.not_sent(0, DOWN)
+    release = master_set.release_by(claim, b"release", 9)
+    for master in (1, 2):
+        asked.on_reply(master, DOWN)
+    for master in range(3):
+        release.on_reply(master, DOWN)
+    assert [link.owed for link in links] == [[], [(b"release", 9)], [(b"release", 9)]]
+
+
+@pytest.mark.promise("S3")
+async def test_a_command_that_one_master_lacks_is_not_used_until_it_is_known_there(
+    master_set: MasterSet, links: list[Link]
+) -> None:
+    for link in links:
+        link.can_free = True
+    master_set.on_push(replies.EVERYTHING_CHANGED)
+    instead = master_set.take_back(CLAIM, 9).instead(1)
+    assert instead is not None
+    assert instead.payload == CLAIM.release()
+    assert master_set.take_back(CLAIM, 9).payload == CLAIM.release()
+    master_set.on_push(replies.EVERYTHING_CHANGED)
+    assert master_set.take_back(CLAIM, 9).payload == CLAIM.release()
+    links[1].can_free = True
+    master_set.on_push(replies.EVERYTHING_CHANGED)
+    assert master_set.take_back(CLAIM, 9).payload == commands.free(b"key", b"token")
 
 
 async def test_closing_sends_the_rounds_of_this_turn(
@@ -174,8 +208,8 @@ def test_leases_live_by_the_clock_of_the_machine_otherwise() -> None:
     assert clock() >= first
 
 
-def test_a_malformed_reply_is_a_vote() -> None:
-    round = Round([Link("m")], b"")
+async def test_a_malformed_reply_is_a_vote(master_set: MasterSet) -> None:
+    round = Round(master_set, b"")
     round.on_reply(0, [b"?"])
-    assert str(round.votes()[0]) == "m: error, a malformed reply: a list"
+    assert str(round.votes()[0]) == "m0: error, a malformed reply: a list"
     assert round.votes()[0].answer is Answer.ERROR

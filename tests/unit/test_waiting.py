@@ -15,7 +15,7 @@ from redlock_aio import (
     RedlockError,
     Retry,
 )
-from redlock_aio._engine.claim import Attempt
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER
 from redlock_aio._engine.wait.local_queue import (
     ALONE,
@@ -220,7 +220,7 @@ async def test_a_key_that_is_no_string_leaves_no_debts(
 async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redlock) -> None:
     async with other.lock("r"):
         gc.collect()
-        before = [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
+        before = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
         gc.disable()
         try:
             for _ in range(10):
@@ -228,7 +228,7 @@ async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redloc
                 with suppress(LockNotAcquiredError):
                     await redlock.lock("r", wait=30).acquire()
             await asyncio.sleep(1)
-            alive = [thing for thing in gc.get_objects() if isinstance(thing, Attempt)]
+            alive = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
             assert len(alive) - len(before) < 3, "but the last one, which an error keeps"
         finally:
             gc.enable()

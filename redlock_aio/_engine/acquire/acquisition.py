@@ -18,8 +18,9 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from redlock_aio._engine.claim import Attempt, Claim, FencedAttempt, take_back
-from redlock_aio._engine.masters import Link, votes
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.fenced import FencedAttempt
+from redlock_aio._engine.masters import ACQUIRE, Link, Round, votes
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
@@ -143,7 +144,7 @@ class Acquisition:
         finally:
             if self.has_turn and not isinstance(tried, Claim):
                 queue.give_up()
-        return tried if isinstance(tried, Claim) else tried.failed.claim
+        return tried if isinstance(tried, Claim) else tried.claim
 
     async def _acquire_fairly(self) -> Claim:
         queues, since = self.session.fair_queue, self._asking_since
@@ -252,20 +253,21 @@ class Acquisition:
         if lock.options.fencing:
             counter = self.queue.counter_of(key, self.session.clock_lead)
             claim = Claim(key, token, ttl, counter)
-            round: Attempt = FencedAttempt(masters, claim, counter)
+            round: Round = FencedAttempt(masters, claim, counter)
         else:
             claim = Claim(key, token, ttl)
-            round = Attempt(masters, claim, key.acquire(token, ttl))
+            round = Round(masters, key.acquire(token, ttl), ACQUIRE, claim)
+            claim.begin(round.replies, masters.clock())
         try:
             await masters.ask(round, at_most)
-            if round.verdict is SPLIT:
+            if round.verdict is SPLIT and isinstance(round, FencedAttempt):
                 # The masters that granted the lock have it by now: only their counters differ.
-                await round.agree(masters, at_most)
+                await round.agree(at_most)
         except BaseException:
             # The release follows the request on each connection and cannot arrive before it.
             # Waiters of this process are notified here, because no master pushes a change to
             # the connection that made it (NOLOOP).
-            take_back(masters, claim, ttl)
+            masters.take_back(claim, ttl)
             self.session.local_queues.notify_released(key)
             raise
         if round.verdict is WON and not masters.closed:
@@ -278,16 +280,16 @@ class Acquisition:
         if round.is_curable and not is_repeated:
             # The cure is on its way: the connection has sent the scripts again, or this refusal
             # has shown the master's clock. So no pause, and no count as another attempt.
-            take_back(masters, claim, ttl)
+            masters.take_back(claim, ttl)
             return await self._attempt(at_most, is_repeated=True)
         absent = self._absence(round) if self.has_turn and self._wait != 0 else 0.0
-        watch = Watch(masters, self.session.local_queues, round, absent)
+        watch = Watch(self.session.local_queues, round, claim, absent)
         # The release is also the question who holds the lock. With tracking on, each master
         # pushes the next change after this very reply: no release falls between the two.
         (masters.send if self._wait == 0 or absent else masters.send_and_watch)(watch)
         return watch
 
-    def _absence(self, failed: Attempt) -> float:
+    def _absence(self, failed: Round) -> float:
         """Return for how many seconds to be absent after *failed*; 0 to ask for pushes."""
         masters, absence, retry = self._masters, self.queue.absence, self._lock.options.retry
         left = 0.0 if absence is None or retry.attempts else absence.left(masters.clock())
@@ -320,11 +322,11 @@ class Acquisition:
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if enough or is_final(failed.votes()):
                 raise await self._refusal(known)
-            took = masters.clock() - failed.claim.began
+            took = masters.clock() - watch.claim.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
-                queue.absence.on_lost(watch.view.holder, masters.clock() - failed.claim.began)
+                queue.absence.on_lost(watch.view.holder, masters.clock() - watch.claim.began)
             # The votes once more: masters have replied during the wait, and now their replies
             # to the release show who holds the lock, and for how long.
             votes = watch.view.explain(failed.votes(), masters.clock())
@@ -366,7 +368,7 @@ class Acquisition:
             # Most masters that have not answered are only a little later, and the error should
             # name their votes. Only the error's text depends on this wait.
             needed = majority(len(masters.links)) if contended else 0
-            took = masters.clock() - failed.claim.began
+            took = masters.clock() - known.claim.began
             await known.wait_for_stragglers(max(took, 0.001), needed)
             masters.check_open()
         return refusal(

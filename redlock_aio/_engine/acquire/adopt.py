@@ -25,7 +25,7 @@ text, and A fails and releases while B goes on, this is harmless:
 import asyncio
 import math
 
-from redlock_aio._engine.claim import Claim, release_by
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.clock import boot_of
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import Query
@@ -179,14 +179,14 @@ class Adoption:
             return reply
 
         asked = Query(
-            masters.links,
+            masters,
             lease_export.adoption(claim.key, claim.counter, self.handed, claim.token),
             in_quarantine=QuarantineRule.COUNT_REFUSALS,
             count=count,
             refuses=lambda reply: isinstance(reply, int) and reply > 0,
         )
         claim.unsent = 0  # any master may execute it, until the round says to which it was not sent
-        claim.replies, claim.began = asked.replies, masters.clock()
+        claim.begin(asked.replies, masters.clock())
         return asked
 
     def _refused(self) -> LockLostError:
@@ -217,7 +217,7 @@ class Adoption:
         release of the old value follows, for the masters that no round has reached.
         """
         if self._last is not None:
-            release_by(self._masters, self._claim, self._claim.release(), self.handed.ttl)
+            self._masters.release_by(self._claim, self._claim.release(), self.handed.ttl)
         self._release_old(self.handed.member, max_ttl)
         # No master pushes a change to the connection that made it (NOLOOP).
         self._local_queues.notify_released(self._key)
@@ -235,7 +235,7 @@ class Adoption:
     def _release_old(self, member: bytes, max_ttl: int) -> None:
         # The value may be on every master, also on those that no round has reached.
         old = Claim(self._key, self.handed.value, max_ttl, member=member)
-        release_by(self._masters, old, old.release(), max_ttl)
+        self._masters.release_by(old, old.release(), max_ttl)
 
 
 def _refusal(reply: object) -> tuple[LossCause, NoReply] | None:

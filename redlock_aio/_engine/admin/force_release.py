@@ -27,9 +27,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from redlock_aio._engine.admin.survey import Inspection
-from redlock_aio._engine.claim import Claim, Release
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold.watchdog import CHECK_AFTER, CHECK_INTERVAL
-from redlock_aio._engine.masters import MasterSet, Round
+from redlock_aio._engine.masters import RELEASE, MasterSet, Round
 from redlock_aio._engine.session import Session
 from redlock_aio._protocol import commands, lock_state, replies
 from redlock_aio._protocol.lock_state import KeyState
@@ -43,20 +43,20 @@ from redlock_aio.errors import QuorumUnavailableError, RedlockError, unavailable
 UNCONFIRMED = NoReply(Answer.TIMED_OUT, "it has not confirmed that the lock is revoked")
 
 
-class ClearingRelease(Release):
+class ClearingRelease(Round):
     """
     A release, or a revocation, that counts as granted where the value is gone afterwards.
 
     Each master may have the value, also one that could not be inspected.
 
-    Not a `Query`: it needs the debts of a `Release`; and `Release` does not count like this
-    itself, because it would cost each pair of acquire and release another call for each reply.
+    Not a `Query`, because it leaves debts; and `Round` does not count like this itself, because
+    it would cost each pair of acquire and release another call for each reply.
     """
 
     __slots__ = ("found",)
 
     def __init__(self, masters: MasterSet, claim: Claim, payload: bytes) -> None:
-        super().__init__(masters, claim, payload, claim.ttl)
+        super().__init__(masters, payload, RELEASE, claim, claim.ttl)
         self.found = False
 
     def on_reply(self, master: int, reply: object, /) -> None:
@@ -172,7 +172,7 @@ class ForcedRelease:
             # A release behind it would cut the grace short there: the revocation must last
             # from its arrival until it expires.
             if any(round.replies[number] != OK for round in revoked):
-                Round.not_sent(freed, number, UNCONFIRMED)
+                freed.on_reply(number, UNCONFIRMED)
             elif (no_reply := link.send(freed.payload, (freed,))) is not None:
                 freed.not_sent(number, no_reply)
         masters.loop.call_later(masters.master_timeout / 1000, freed.expire)

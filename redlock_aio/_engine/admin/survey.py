@@ -41,7 +41,7 @@ class Inspection:
             quarantines[master] = masters.links[master].quarantine
             return reply
 
-        self._round = Query(masters.links, payload, count=note, enough=_is_complete, repeat=True)
+        self._round = Query(masters, payload, count=note, enough=_is_complete, repeat=True)
 
     async def run(self) -> None:
         await self._masters.ask(self._round)
@@ -89,7 +89,7 @@ async def is_locked(masters: MasterSet, resource: str, key: bytes) -> bool:
         return round.complete or _is_kept(round) is not None
 
     asked = Query(
-        links,
+        masters,
         commands.look(key),
         count=count,
         enough=enough,
@@ -119,7 +119,7 @@ async def check(session: Session, timeout: int) -> None:  # noqa: ASYNC109 - als
     await majority_is_known(session.links, timeout)
     masters.check_open()
     asked = Query(
-        masters.links,
+        masters,
         commands.PING,
         in_quarantine=QuarantineRule.REFUSE,
         count=lambda _, reply: OK if reply == b"PONG" else reply,

@@ -78,7 +78,7 @@ async def _values(masters: MasterSet, key: Mutex) -> list[object]:
     """Return the value of *key* on each master, which pushes the next change of it."""
     masters.check_open()
     looking = Query(
-        masters.links,
+        masters,
         commands.look(key),
         count=lambda _, reply: reply,
         enough=lambda round: round.complete,

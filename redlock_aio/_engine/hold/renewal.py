@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.masters import Link, MasterSet, Query, Round, votes
+from redlock_aio._engine.masters import KEPT, MasterSet, Query, Round, votes
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
@@ -45,8 +45,7 @@ class KeyCheck(Round):
     names the vote of that master too, and whatever the verdict of the round is.
     """
 
-    __slots__ = ("_cause", "_masters", "_on_lost", "hold")
-    classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
+    __slots__ = ("_cause", "_on_lost", "hold")
 
     def __init__(
         self,
@@ -54,8 +53,7 @@ class KeyCheck(Round):
         hold: HeldLease,
         on_lost: Callable[[HeldLease, Loss], None],
     ) -> None:
-        super().__init__(masters.links, hold.claim.key.look(hold.claim.token))
-        self._masters = masters
+        super().__init__(masters, hold.claim.key.look(hold.claim.token), KEPT)
         self._on_lost = on_lost
         self.hold = hold
         self._cause = LossCause.KEY_GONE
@@ -134,7 +132,7 @@ class KeyCheck(Round):
         it by an extension only.
         """
         if reply == 0 and not self._had(master):
-            Restoration(self._masters, self.hold, tries=REPEATS).send_to(master)
+            Restoration(self.masters, self.hold, tries=REPEATS).send_to(master)
 
 
 class Renewal(Round):
@@ -146,9 +144,8 @@ class Renewal(Round):
     """
 
     __slots__ = (
-        "_masters", "_on_result", "alone", "before", "began", "epoch", "extension", "hold", "ttl"
+        "_on_result", "alone", "before", "began", "epoch", "extension", "hold", "ttl"
     )  # fmt: skip
-    classify: Callable[[object], NoReply] = staticmethod(replies.classify_kept)
 
     def __init__(
         self,
@@ -158,9 +155,8 @@ class Renewal(Round):
         now: float,
         on_result: "Callable[[Renewal], object]",
     ) -> None:
-        super().__init__(masters.links, b"")
+        super().__init__(masters, b"", KEPT)
         self.extension: Extension = hold.claim.extension(ttl)
-        self._masters = masters
         self._on_result = on_result
         self.hold: HeldLease = hold
         self.ttl: int = ttl
@@ -192,7 +188,7 @@ class Renewal(Round):
         nothing.
         """
         self.payload: bytes = commands.extend(self.extension)
-        self._masters.send_and_watch(self, (self.hold.deadline - self.began) * 1000)
+        self.masters.send_and_watch(self, (self.hold.deadline - self.began) * 1000)
 
     def on_verdict(self) -> None:
         """
@@ -246,7 +242,7 @@ class Renewal(Round):
     def _restore(self, master: int) -> None:
         # A quarantined master's reply does not show whether it has the key: no repetition.
         tries = REPEATS if self.replies[master].__class__ is int else 0
-        Restoration(self._masters, self.hold, tries=tries).send_to(master)
+        Restoration(self.masters, self.hold, tries=tries).send_to(master)
 
     @property
     def has_errors(self) -> bool:
@@ -267,7 +263,7 @@ class Renewal(Round):
 
     def votes(self) -> tuple[Vote, ...]:
         """Return the vote of each master; until it has replied, its vote on an earlier one."""
-        return votes(self._links, self.last_replies(), self.classify)
+        return votes(self.masters.links, self.last_replies(), self.policy.classify)
 
     def last_replies(self) -> list[object]:
         # Read once: `Lease.ensure_valid` calls this in any thread, and when the next extension
@@ -288,8 +284,8 @@ class RenewalBatch(Round):
 
     __slots__ = ("_renewals",)
 
-    def __init__(self, links: Sequence[Link], renewals: Sequence[Renewal]) -> None:
-        super().__init__(links, commands.extend(*[renewal.extension for renewal in renewals]))
+    def __init__(self, masters: MasterSet, renewals: Sequence[Renewal]) -> None:
+        super().__init__(masters, commands.extend(*[renewal.extension for renewal in renewals]))
         self._renewals = renewals
 
     def on_reply(self, master: int, reply: object, /) -> None:
@@ -311,7 +307,7 @@ def send_together(masters: MasterSet, renewals: Sequence[Renewal]) -> None:
     """Send *renewals*, in as few commands as `MOST_KEYS` permits."""
     for group in _grouped(renewals, MOST_KEYS):
         if len(group) > 1:
-            masters.send_and_watch(RenewalBatch(masters.links, group))
+            masters.send_and_watch(RenewalBatch(masters, group))
         else:
             group[0].send_alone()
 
@@ -432,7 +428,7 @@ def lift(masters: MasterSet, hold: HeldLease, master: int, ceiling: int) -> None
 
     payload = counter.lift(claim.token, claim.fence, ceiling)
     # What a quarantined master has lifted does not count: it may forget it again.
-    masters.send(Query(masters.links, payload, in_quarantine=COUNT_REFUSALS, then=restore))
+    masters.send(Query(masters, payload, in_quarantine=COUNT_REFUSALS, then=restore))
 
 
 def keep(masters: MasterSet, hold: HeldLease, left: int) -> Query:
@@ -462,7 +458,7 @@ def keep(masters: MasterSet, hold: HeldLease, left: int) -> Query:
         return reply
 
     asked = Query(
-        links,
+        masters,
         commands.extend(claim.extension(left)),
         in_quarantine=COUNT_REFUSALS,
         count=count,

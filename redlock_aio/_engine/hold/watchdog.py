@@ -29,7 +29,7 @@ from operator import attrgetter
 
 from anyio import CancelScope
 
-from redlock_aio._engine.claim import Claim, take_back
+from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold.held_lease import HeldLease, Sharer, task_ref
 from redlock_aio._engine.hold.renewal import KeyCheck, Renewal, keep, send_together
 from redlock_aio._engine.masters import MasterSet, Query
@@ -506,7 +506,7 @@ class Watchdog:
         earlier now. Readers stay in it: to leave it gives up their share.
         """
         if not hold.claim.key.is_share and (leaving := hold.claim.leave()):
-            self.masters.send(Query(self.masters.links, leaving, repeat=True))
+            self.masters.send(Query(self.masters, leaving, repeat=True))
 
     def why_expired(self, hold: HeldLease, now: float) -> Loss:
         return hold.why_expired(self._agenda.stall(now))
@@ -617,7 +617,7 @@ class Watchdog:
 
     def _release_old(self, hold: HeldLease) -> None:
         if not self.masters.closed:
-            take_back(self.masters, hold.claim, hold.longest_ttl)
+            self.masters.take_back(hold.claim, hold.longest_ttl)
 
     def _end_at_deadline(self, hold: HeldLease) -> None:
         # The grants that are left may be all that another client lacks. It would hold the lock
@@ -645,7 +645,7 @@ class Watchdog:
             hold.released = keep(self.masters, hold, left)
             self._leave_queue(hold)
         else:
-            hold.released = take_back(self.masters, hold.claim, hold.longest_ttl)
+            hold.released = self.masters.take_back(hold.claim, hold.longest_ttl)
         # Last: it wakes the next task of this process, whose request must follow the release on
         # each connection. Before the release it would find the key of this lease there.
         hold.queue.on_lease_ended(hold, now)

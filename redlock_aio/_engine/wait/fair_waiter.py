@@ -26,15 +26,9 @@ import functools
 import math
 import random
 
-from redlock_aio._engine.claim import (
-    EXPIRY_SLACK,
-    TOO_LATE,
-    Claim,
-    agree,
-    release_by,
-    take_back,
-)
-from redlock_aio._engine.masters import Round
+from redlock_aio._engine.claim import EXPIRY_SLACK, Claim
+from redlock_aio._engine.fenced import TOO_LATE, agree
+from redlock_aio._engine.masters import ACQUIRE, Round
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.wait.fair_queue import FairQueue
@@ -118,10 +112,9 @@ class FairWaiter(Round):
         "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim",
         "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
         "_repeats", "_stragglers_until", "_task", "_timer", "_unanswered", "_view", "_wake_at",
-        "claim", "key", "lock", "masters", "member", "offers", "patient", "place", "queues",
+        "claim", "key", "lock", "member", "offers", "patient", "place", "queues",
         "ticket",
     )  # fmt: skip
-    in_quarantine = QuarantineRule.REFUSE
 
     def __init__(
         self,
@@ -150,7 +143,8 @@ class FairWaiter(Round):
         self._never_asked = 0
         """A bit for each master that was never asked to enter the present name in its queue."""
         late = asked + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
-        Round.__init__(self, masters.links, self._question(late, queues.max_waiters, first=True))
+        payload = self._question(late, queues.max_waiters, first=True)
+        Round.__init__(self, masters, payload, ACQUIRE, self.claim)
         self.claim.replies = self.replies
         count = len(masters.links)
         self._began = began = self.claim.began
@@ -226,9 +220,9 @@ class FairWaiter(Round):
         """Release *claim* where it may be granted, and notify the waiters of this process."""
         if keep_place:
             payload = claim.key.leave(claim.token, claim.member, keep_place=True)
-            release_by(self.masters, claim, payload, claim.ttl)
+            self.masters.release_by(claim, payload, claim.ttl)
         else:
-            take_back(self.masters, claim, claim.ttl)
+            self.masters.take_back(claim, claim.ttl)
         self.queues.local_queues.notify_released(claim.key)
 
     # The first request, as a round.

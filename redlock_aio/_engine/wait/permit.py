@@ -16,7 +16,8 @@ import math
 import random
 from collections.abc import Callable
 
-from redlock_aio._engine.claim import TOO_LATE, Claim, agree
+from redlock_aio._engine.claim import Claim
+from redlock_aio._engine.fenced import TOO_LATE, agree
 from redlock_aio._engine.masters import Query, Round
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.wait import fair_waiter
@@ -94,7 +95,7 @@ class AnyPermit:
         lead = queues.clock_lead if lock.options.fencing else None
         order = _order(permits.number)
         self.round = Query(
-            masters.links,
+            masters,
             permits.take(self._token, lock.options.ttl, order, late, lead, time),
             in_quarantine=QuarantineRule.REFUSE,
             count=self._count,

@@ -12,8 +12,8 @@ import math
 import random
 from collections.abc import Callable
 
-from redlock_aio._engine.claim import EXPIRY_SLACK, Attempt, Release
-from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.claim import EXPIRY_SLACK, Claim
+from redlock_aio._engine.masters import MasterSet, Policy, Round
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
@@ -71,7 +71,10 @@ class WaitBudget:
         return max(self.left(), 1.0) if self.wait else None
 
 
-class Watch(Release):
+_RELEASE = Policy(QuarantineRule.COUNT, replies.classify_kept)
+
+
+class Watch(Round):
     """
     Releases a failed attempt on all masters, and wakes its task when the lock may be free.
 
@@ -82,20 +85,18 @@ class Watch(Release):
         absent: If not 0, the masters push no changes, and the wait is so many seconds at most.
     """
 
-    __slots__ = ("_bell", "_clock", "_key", "_local_queues", "_loop", "absent", "failed", "view")
+    __slots__ = ("_bell", "_clock", "_local_queues", "absent", "claim", "failed", "view")
     member = b""
-    in_quarantine = QuarantineRule.COUNT
 
     def __init__(
-        self, masters: MasterSet, local_queues: LocalQueues, failed: Attempt, absent: float = 0.0
+        self, local_queues: LocalQueues, failed: Round, claim: Claim, absent: float = 0.0
     ) -> None:
-        claim = failed.claim
-        super().__init__(masters, claim, claim.release(), claim.ttl)
-        self.failed: Attempt = failed
+        masters = failed.masters
+        super().__init__(masters, claim.release(), _RELEASE, claim, claim.ttl)
+        self.failed: Round = failed
+        self.claim: Claim = claim
         self._local_queues = local_queues
-        self._key = claim.key
         self._clock = masters.clock
-        self._loop = masters.loop
         self.absent: float = absent
         self.view: Blockers = Blockers(len(masters.links))
         self._bell: asyncio.Future[None] | None = None
@@ -126,7 +127,7 @@ class Watch(Release):
         # process. They are not notified if the master refused the attempt for another reason
         # than a holder: that would repeat this attempt at once, again and again.
         if reply == OK and not self._was_refused(master):
-            self._local_queues.notify_released(self._key, master)
+            self._local_queues.notify_released(self.claim.key, master)
 
     def _was_refused(self, master: int) -> bool:
         """Return whether *master* refused for another reason than that another holds the lock."""
@@ -179,8 +180,10 @@ class Watch(Release):
             await self._listen(left)
 
     async def _listen(self, seconds: float) -> None:
-        self._bell = bell = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._wake_task) if seconds < math.inf else None
+        self._bell = bell = self.masters.loop.create_future()
+        timer = (
+            self.masters.loop.call_later(seconds, self._wake_task) if seconds < math.inf else None
+        )
         try:
             await bell
         finally:
@@ -203,7 +206,7 @@ async def hold_back(
         await asyncio.sleep(min(nap, max(budget.left(), 0)) / 1000)
 
 
-def is_cut_short(failed: Attempt, at_most: float | None, master_timeout: float) -> bool:
+def is_cut_short(failed: Round, at_most: float | None, master_timeout: float) -> bool:
     """
     Return whether *failed* had too little time for the masters to answer.
 
