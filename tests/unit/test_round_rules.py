@@ -1,7 +1,6 @@
 """The effects of single replies on rounds, with masters that only record requests."""
 
 import asyncio
-import math
 import time
 from types import SimpleNamespace
 from typing import cast
@@ -18,7 +17,7 @@ from redlock_aio._engine.masters import ACQUIRE, MasterSet, Round
 from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import readiness
 from redlock_aio._engine.wait.fair_queue import FairQueue
-from redlock_aio._engine.wait.fair_waiter import PROPOSAL_LASTS, FairWaiter
+from redlock_aio._engine.wait.fair_waiter import NO_PROPOSAL, PROPOSAL_LASTS, FairWaiter
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
@@ -117,7 +116,7 @@ def fair_waiter(master_set: MasterSet, *counters: int, fencing: bool = True) -> 
     )
     lock = LockSpec(("r",), KEY, options, None, b"")
     waiter = FairWaiter(fair_queue(master_set), lock, KEY, patient=True)
-    waiter._proposed_at = -math.inf
+    waiter._proposed = NO_PROPOSAL
     for master, counter in enumerate(counters):
         number = waiter.ticket.ask(master, now())
         waiter.ticket.on_reply(master, number, Position.GRANTED, counter)
@@ -217,7 +216,7 @@ async def test_a_waiter_whose_grants_are_too_far_apart_gives_them_back_and_asks_
     waiter.ask_all()
     given = waiter.claim
     for master in (0, 1):
-        waiter._unanswered[master] = 0
+        waiter._awaited[master].requests = 0
         waiter.ticket.on_reply(master, 2, Position.GRANTED, done=now() + 60)
     master_set.flush()
     for link in links:

@@ -31,13 +31,14 @@ from redlock_aio._engine.fenced import TOO_LATE, agree
 from redlock_aio._engine.masters import ACQUIRE, Round
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
+from redlock_aio._engine.wait.alarm import Alarm
 from redlock_aio._engine.wait.fair_queue import FairQueue
-from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
-from redlock_aio._protocol.primitives import LockKey, Permit
+from redlock_aio._protocol.primitives import FencingCounter, LockKey, Permit
 from redlock_aio._protocol.request import GOT_LATE, NoReply, QuarantineRule, Request, ignore
 from redlock_aio._rules import fair_ticket, fencing
+from redlock_aio._rules.awaited import Awaited
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
     ASIDE,
@@ -56,11 +57,10 @@ from redlock_aio._rules.fair_ticket import (
 from redlock_aio._rules.quorum import NOT_YET, Answer, is_final
 from redlock_aio.errors import refusal
 
-MOST_REPEATS = 3
-"""The most repetitions in a row after NOSCRIPT or a refusal by a master's clock."""
-
 PROPOSAL_LASTS = 0.01
 """Seconds for which the same fencing token is proposed to masters that are asked one by one."""
+
+NO_PROPOSAL = 0, -math.inf
 
 TIMER_SLACK = 0.001
 """Seconds before its end at which a wait counts as over: a timer may fire a little early."""
@@ -103,17 +103,21 @@ class FairWaiter(Round):
     Attributes:
         replies: The last reply of each master, in the form from which votes are made.
 
+        ticket: What those replies mean for the place of this waiter.
+
+        member, place: Its name and its place in the queues.
+
         claim: The grants under the present token. A claim with a new token follows each
             give-back: under the old token, a release that a slow master executes late would
             delete a key that the same master has granted since.
+
+        offers: The permits to whose queues masters have moved it, by the number of the master.
     """
 
     __slots__ = (
-        "_armed_for", "_beat_at", "_beats", "_began", "_counter", "_due", "_first_claim",
-        "_never_asked", "_over", "_proposal", "_proposed_at", "_queue", "_received",
-        "_repeats", "_stragglers_until", "_task", "_timer", "_unanswered", "_view", "_wake_at",
-        "claim", "key", "lock", "member", "offers", "patient", "place", "queues",
-        "ticket",
+        "_alarm", "_awaited", "_beats", "_first_claim", "_never_asked", "_over", "_proposed",
+        "_task", "_view", "claim", "key", "lock", "member", "offers", "patient", "place",
+        "queues", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -134,56 +138,43 @@ class FairWaiter(Round):
         self.member, self.place = entry or queues.new_entry(key.member_mark)
         queues.waiters[self.member] = self
         asked = self.place if entry is None else masters.clocks.new_time(masters.clock())
-        self._counter = None
+        counter = None
         if lock.options.fencing:
-            queue = queues.local_queues.of(key)
-            self._counter = queue.counter_of(key, queues.clock_lead)
-        self.claim = self._first_claim = self._new_claim()
+            counter = queues.local_queues.of(key).counter_of(key, queues.clock_lead)
+        self.claim = self._first_claim = self._new_claim(counter)
         self.claim.unsent = 0  # `not_sent` sets the bits of the masters that never get it
         self._never_asked = 0
         """A bit for each master that was never asked to enter the present name in its queue."""
         late = asked + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
+        links = masters.links
         payload = self._question(late, queues.max_waiters, first=True)
         Round.__init__(self, masters, payload, ACQUIRE, self.claim)
         self.claim.replies = self.replies
-        count = len(masters.links)
-        self._began = began = self.claim.began
-        self.ticket = Ticket(count, lock.options.validity)
+        began = self.claim.began
+        self.ticket = Ticket(len(links), lock.options.validity)
         self.ticket.ask_first(began)
-        self._over = False
-        self._repeats = [0] * count
-        self._view = Blockers(count)
-        self._due = [began + masters.master_timeout / 1000] * count
-        """The instants at which to ask each master again, or to count it as silent."""
-        self._unanswered = [1] * count
-        """The number of unanswered requests per master, including those that are void by now."""
-        self._received = [link.received for link in masters.links]
-        """The number of chunks that each connection had received when the wait for it began."""
-        self._queue: LocalQueue | None = None
-        """The local queue; ``None`` until the waiter has to hear of releases, and has a timer."""
+        due = began + masters.master_timeout / 1000
+        self._awaited = [Awaited(due, link.received) for link in links]
+        self._view = Blockers(len(links))
         self._beats = 1
-        self._beat_at = math.inf
-        # The task looks at the votes first after a master timeout.
-        self._wake_at = began + masters.master_timeout / 1000
-        self._armed_for = math.inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
+        """Its timer; ``None`` until the waiter has to hear of releases. See `_begin_to_wait`."""
+        self._over = False
         self._task = None if masters.emitter is None else asyncio.current_task()
-        # The end of the grace for late replies: None before the grace, infinite after it.
-        self._stragglers_until: float | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ticket!r}>"
 
     # The claim and the commands for it.
 
-    def _new_claim(self) -> Claim:
+    def _new_claim(self, counter: FencingCounter | None) -> Claim:
         masters, lock = self.masters, self.lock
         token = masters.token() + masters.stamp + lock.metadata
         nobody = (1 << len(masters.links)) - 1
         ttl = lock.options.ttl
-        claim = Claim(self.key, token, ttl, self._counter, self.member, unsent=nobody)
+        claim = Claim(self.key, token, ttl, counter, self.member, unsent=nobody)
         claim.began = masters.clock()
-        self._proposal, self._proposed_at = 0, -math.inf
+        self._proposed = NO_PROPOSAL
         return claim
 
     def _question(self, late: int, most: int, *, first: bool = False) -> bytes:
@@ -198,23 +189,24 @@ class FairWaiter(Round):
             first: Whether the lock is granted without an entry where the queue is empty.
         """
         entry = commands.QueueEntry(self.member, self.place, fair_ticket.LIVES, most, late, first)
-        claim, counter = self.claim, self._counter
-        proposal = 0 if counter is None else self._propose(first=first)
-        return claim.key.enqueue(claim.token, claim.ttl, entry, counter, proposal)
+        claim = self.claim
+        proposal = 0 if claim.counter is None else self._propose(first=first)
+        return claim.key.enqueue(claim.token, claim.ttl, entry, claim.counter, proposal)
 
     def _propose(self, *, first: bool) -> int:
         """Return the fencing token to propose."""
         clocks, now = self.masters.clocks, self.masters.clock()
         # Masters that are asked one by one in a short time get one value. With different
         # values their counters would differ, and another round would have to raise them.
-        if now > self._proposed_at + PROPOSAL_LASTS:
+        proposal, until = self._proposed
+        if now > until:
             time = clocks.new_time(now)
             # With the value that the first masters granted, all agree without another round.
             # But the other masters may refuse a value that is far from their time.
             known = 0 if first else max(self.ticket.counters(now), default=0)
-            self._proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
-            self._proposed_at = now
-        return self._proposal
+            proposal = known if abs(time - known) < TOO_LATE * 1_000_000 else time
+            self._proposed = proposal, now + PROPOSAL_LASTS
+        return proposal
 
     def _release(self, claim: Claim, *, keep_place: bool) -> None:
         """Release *claim* where it may be granted, and notify the waiters of this process."""
@@ -230,7 +222,7 @@ class FairWaiter(Round):
     def on_reply(self, master: int, reply: object, /) -> None:
         """Called with each reply to the first request."""
         self.to_lose -= 1  # the round is complete when all masters have replied
-        self.on_answer(1, self._began, master, reply)
+        self.on_answer(1, self._first_claim.began, master, reply)
 
     def not_sent(self, master: int, no_reply: NoReply) -> None:
         """Count *no_reply* for a master that never gets the first request."""
@@ -243,7 +235,6 @@ class FairWaiter(Round):
     def expire(self) -> None:
         """Called after the master timeout, or the limit of a shorter wait, and on closing."""
         if not self._over:
-            self._begin_to_wait()
             self._tick()
             self.wake()
 
@@ -258,13 +249,13 @@ class FairWaiter(Round):
         """
         self._beats += 1
         now = self.masters.clock()
-        self._beat_at = now + _until_next_beat()
+        self._begin_to_wait().beat_at = now + _until_next_beat()
         self.ticket.heartbeat(now)
-        for master, unanswered in enumerate(self._unanswered):
+        for master, awaited in enumerate(self._awaited):
             # A new request before the reply to the last one would make that reply void. And
             # where replies do not get through, each request could acquire the lock once
             # more, until the connection is given up and no release arrives there.
-            if again or not unanswered:
+            if again or not awaited.requests:
                 self._ask(master)
         self._arm()
 
@@ -275,9 +266,8 @@ class FairWaiter(Round):
         offset = masters.clocks.offset(master)
         late = commands.NEVER if offset is None else int((now + offset + TOO_LATE) * 1_000_000)
         payload = self._question(late, 0 if self.ticket.aside else self.queues.max_waiters)
-        self._due[master] = now + masters.master_timeout / 1000
-        self._received[master] = masters.links[master].received
-        self._unanswered[master] += 1
+        due = now + masters.master_timeout / 1000
+        self._awaited[master].ask(due, masters.links[master].received)
         on_answer = functools.partial(self.on_answer, number, now)
         # Aside, it can neither get the lock nor enter the queue.
         was_sent = ignore if self.ticket.aside else functools.partial(self._on_sent, self.claim)
@@ -297,54 +287,44 @@ class FairWaiter(Round):
 
     # Time.
 
-    def _begin_to_wait(self) -> None:
-        """Subscribe to releases, and use a timer from now on."""
+    def _begin_to_wait(self) -> Alarm:
+        """Subscribe to releases and have a timer from now on; return the timer."""
         # Not before: while all that replied have granted the first request without an entry,
         # it has nothing to hear of, and `MasterSet` calls `expire` if the other replies are late.
-        if self._queue is None:
-            self._beat_at = self._began + _until_next_beat()
-            self._queue = self.queues.local_queues.of(self.key)
-            self._queue.subscribe(self, mine=False)
+        alarm = self._alarm
+        if alarm is None:
+            masters, began = self.masters, self._first_claim.began
+            # The task looks at the votes first after a master timeout.
+            look = began + masters.master_timeout / 1000
+            beat = began + _until_next_beat()
+            self._alarm = alarm = Alarm(masters.loop, masters.clock, self._tick, beat, look)
+            self.queues.local_queues.of(self.key).subscribe(self, mine=False)
+        return alarm
 
     def _arm(self) -> None:
-        if self._queue is None:
-            return
-        due = min(
-            *self._due,
-            self._beat_at,
-            self._wake_at,
-            self._stragglers_until or math.inf,
-            self.ticket.moves_at(self._fresh_for),
-        )
-        if due < self._armed_for:  # a timer that fires too early is armed again
-            if self._timer is not None:
-                self._timer.cancel()
-            self._armed_for = due
-            delay = max(due - self.masters.clock(), 0.0)
-            self._timer = self.masters.loop.call_later(delay, self._tick)
+        if self._alarm is not None:
+            due = min(awaited.due for awaited in self._awaited)
+            self._alarm.arm(min(due, self.ticket.moves_at(self._fresh_for)))
 
     def _tick(self) -> None:
         """Called by the timer: count silent masters, ask where a key expired, send heartbeats."""
-        self._armed_for = math.inf
-        now = self.masters.clock()
-        for master, due in enumerate(self._due):
-            if due > now:
+        alarm, now = self._begin_to_wait(), self.masters.clock()
+        for master, awaited in enumerate(self._awaited):
+            if awaited.due > now:
                 continue
-            self._due[master] = math.inf
+            awaited.due = math.inf
             standing = self.ticket.standings[master]
             if standing in (NEXT, UNASKED):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
                 self._await_longer(master, now)
-        if self._stragglers_until is not None and now >= self._stragglers_until:
-            self._stragglers_until = math.inf
         # The move first: a waiter that steps aside asks under a new name. A heartbeat before
         # that would enter the old name once more, only to leave it.
         self._reevaluate()
-        if now >= self._beat_at:
+        if now >= alarm.beat_at:
             self.ask_all()
-        if now >= self._wake_at:
-            self._wake_at = math.inf
+        if now >= alarm.wake_at:
+            alarm.wake_at = math.inf
             self.wake()
         self._arm()
 
@@ -366,13 +346,9 @@ class FairWaiter(Round):
         no_reply = link.overdue()
         if self.ticket.standings[master] is not ASKED:
             return
-        if (
-            link.received != self._received[master]
-            and now < self.ticket.asked_at(master) + TOO_LATE
-        ):
-            self._received[master] = link.received
-            self._due[master] = now + self.masters.master_timeout / 1000
-        else:
+        in_time = now < self.ticket.asked_at(master) + TOO_LATE
+        due = now + self.masters.master_timeout / 1000
+        if not (in_time and self._awaited[master].prolong(due, link.received)):
             self.ticket.standings[master] = SILENT
             self.replies[master] = no_reply
 
@@ -383,7 +359,8 @@ class FairWaiter(Round):
         if self._over:
             self._answer_late(number, master, reply)
             return
-        self._unanswered[master] -= 1
+        awaited = self._awaited[master]
+        awaited.requests -= 1
         ticket, now = self.ticket, self.masters.clock()
         counter = replies.granted_outside_queue(reply)
         # The most frequent reply by far, and the least to do. Quick as it was, the grant is fresh
@@ -394,10 +371,9 @@ class FairWaiter(Round):
             and ticket.on_reply(master, number, GRANTED, counter, now)
         ):
             self.replies[master] = GRANTS
-            self._due[master] = math.inf
-            self._repeats[master] = 0
+            awaited.settle()
             self._view.may_be_free(master)
-            if self._queue is None and ticket.standings.count(GRANTED) < ticket.needed:
+            if self._alarm is None and ticket.standings.count(GRANTED) < ticket.needed:
                 return  # only grants so far, and no majority: no move follows from that
         else:
             self._apply(master, number, sent, reply)
@@ -440,20 +416,19 @@ class FairWaiter(Round):
             if self.patient and self.ticket.may_win(master):
                 self._ask(master)
             return
-        self._due[master] = math.inf
+        awaited = self._awaited[master]
+        awaited.due = math.inf
         if answer is None:
             self.replies[master] = no_reply = replies.classify(reply)
-            if "NOSCRIPT" in no_reply.detail and self._repeats[master] < MOST_REPEATS:
-                self._repeats[master] += 1
+            if "NOSCRIPT" in no_reply.detail and awaited.may_repeat():
                 self._ask(master)  # follows the scripts, which the connection sends again
             return
         self.replies[master] = MEANS[standing]
-        if standing is FAILED and self._repeats[master] < MOST_REPEATS:
-            self._repeats[master] += 1
-            self._proposed_at = -math.inf  # propose another value
+        if standing is FAILED and awaited.may_repeat():
+            self._proposed = NO_PROPOSAL  # propose another value
             self._ask(master)  # by the master's clock, whose time this reply contains
             return
-        self._repeats[master] = 0
+        awaited.settle()
         self.ticket.outside &= ~(answer.in_queue << master)
         if answer.holder is None:
             self._view.may_be_free(master)
@@ -478,7 +453,7 @@ class FairWaiter(Round):
         released before this request arrived, no push comes, but the reply to this request
         shows that the key is free.
         """
-        self._due[master] = ends
+        self._awaited[master].due = ends
         caching = Request(commands.CACHING)
         look = Request(self.key.look(self.claim.token), self._on_look)
         self.masters.send_to(master, caching)  # the next command on the connection is this read
@@ -508,7 +483,7 @@ class FairWaiter(Round):
         if move is Move.WAIT:
             # `MasterSet` calls `expire` only while a reply is missing. If all have granted the
             # lock too late for its ttl, nothing else would wake the task: no reply, no push.
-            if self._queue is None and self.complete:
+            if self.complete:
                 self._begin_to_wait()
             # It has given back its grants, because other masters have another one before it. The
             # offer would wait for its next heartbeat, and others would get the other permit.
@@ -567,7 +542,8 @@ class FairWaiter(Round):
                 # request, which comes before the release, makes the entry. Otherwise a waiter
                 # that comes later might find the lock free there, and nobody in the queue.
                 self._ask(master)
-        given, self.claim = self.claim, self._new_claim()
+        given = self.claim
+        self.claim = self._new_claim(given.counter)
         ticket.give_back()
         self._release(given, keep_place=True)
 
@@ -606,7 +582,7 @@ class FairWaiter(Round):
         self.member, self.place = queues.new_entry(self.key.member_mark)
         queues.waiters[self.member] = self
         queues.leave(former)
-        self.claim = self._new_claim()
+        self.claim = self._new_claim(self.claim.counter)
         self._never_asked = (1 << len(self.masters.links)) - 1
         self.ticket.start_over(self.masters.clock())
 
@@ -617,11 +593,14 @@ class FairWaiter(Round):
         The outcome is certain, but with the late votes the error is more precise. The grace is as
         long as the waiter has existed by then, and at least 1 ms.
         """
-        if self._stragglers_until is None:
-            now = self.masters.clock()
-            self._stragglers_until = now + max(now - self._began, 0.001)
-        if ASKED not in self.ticket.standings or self._stragglers_until == math.inf:
+        if ASKED not in self.ticket.standings:
             self.wake()
+            return
+        # Of several calls the first one decides: the grace that is counted from a later call
+        # ends later.
+        now = self.masters.clock()
+        alarm = self._begin_to_wait()
+        alarm.wake_at = min(alarm.wake_at, now + max(now - self._first_claim.began, 0.001))
 
     # Pushes.
 
@@ -726,8 +705,7 @@ class FairWaiter(Round):
         """
         masters = self.masters
         self.waiter = woken = masters.loop.create_future()
-        self._wake_at = masters.clock() + max(seconds, 0.0)
-        self._begin_to_wait()
+        self._begin_to_wait().wake_at = masters.clock() + max(seconds, 0.0)
         self._reevaluate()  # by replies that came while the task did not wait
         self._arm()
         await woken
@@ -747,7 +725,7 @@ class FairWaiter(Round):
         until = ticket.until(self._fresh_for)
         if until <= masters.clock():
             return False
-        if self._counter is not None:
+        if claim.counter is not None:
             # The fencing token belongs to the grants of *claim*. While the masters agree on
             # it, these grants may get too old and be given back, another client may hold the
             # lock meanwhile, and new grants may arrive under the next claim. The token would
@@ -756,7 +734,7 @@ class FairWaiter(Round):
             agreed = len(counters) >= ticket.needed
             if agreed:
                 claim.fence = fencing.agreed(counters, ticket.needed)
-                agreed = claim.fence > 0 or await agree(masters, self._counter, claim, counters)
+                agreed = claim.fence > 0 or await agree(masters, claim.counter, claim, counters)
             if claim is not self.claim:
                 return False
             if not agreed or until <= masters.clock():
@@ -781,10 +759,10 @@ class FairWaiter(Round):
             if standing is not GRANTED and self.replies[master] is GRANTS:
                 self.replies[master] = NOT_YET  # it was given back, and is not granted again so far
         self.claim.replies = self.replies
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._queue is not None:
-            self._queue.unsubscribe(self)
+        if self._alarm is not None:
+            self._alarm.stop()
+            self._alarm = None  # it calls this waiter: a cycle of references until then
+            self.queues.local_queues.of(self.key).unsubscribe(self)
         self.queues.leave(self.member)
 
     def check(self, began: float, *, over: bool) -> None:
