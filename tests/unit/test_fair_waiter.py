@@ -99,6 +99,27 @@ async def test_votes_that_come_late_are_added(redlock: Redlock, masters: list[Fa
         assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 5
 
 
+async def test_an_attempt_without_a_wait_awaits_late_votes_as_long_as_it_has_existed(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The refusals come after 10, 10, 10 and 15 ms, and after 50 ms, which is too late."""
+    await fair_acquired_at(redlock)
+    occupy(masters)
+    slow(masters[:3], 0.010)
+    slow(masters[3:4], 0.015)
+    slow(masters[4:], 0.050)
+    began = now()
+    error = await refused(redlock, "r", fair=True, wait=0)
+    assert now() - began == pytest.approx(0.020)  # twice the 10 ms, although a vote came at 15
+    assert [vote.answer for vote in error.votes] == [Answer.HELD] * 4 + [Answer.TIMED_OUT]
+    slow(masters[4:], 0.017)
+    await asyncio.sleep(0.1)
+    began = now()
+    error = await refused(redlock, "r", fair=True, wait=0)
+    assert now() - began == pytest.approx(0.017)  # all have answered
+    assert [vote.answer for vote in error.votes] == [Answer.HELD] * 5
+
+
 async def test_a_master_that_fails_when_it_is_asked_again_keeps_its_grant(
     redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
