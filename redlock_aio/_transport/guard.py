@@ -19,7 +19,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from redlock_aio._log import log
@@ -83,6 +83,30 @@ class MarkerWrite(NamedTuple):
     written: Question
     caching: Question
     found: Question
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ruling:
+    """
+    What was decided about a master when it was judged last.
+
+    Rulings are compared by identity: an equal one that was made later is another ruling.
+
+    Attributes:
+        marker: The marker that it follows from, or that was written because of it.
+
+        until: The instant at which the master is judged again, if it has no vote.
+
+        forgot_at: The last instant at which the master may have forgotten locks.
+
+        refusal: Why the declared sets refused the vote of a member.
+    """
+
+    marker: Marker | None = None
+    reason: Reason = Reason.NONE
+    until: float = 0.0
+    forgot_at: float = -math.inf
+    refusal: Bar | None = None
 
 
 class Guard:
@@ -300,8 +324,6 @@ class Sentry:
         """The state of the master; ``None`` while it is not connected."""
         self.dials_again = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
-        self.assessed = False
-        """Whether the state is final, or `UNDECIDED` after all quick rereads of the marker."""
         self.unmarked = False
         """Whether the master had no marker when this connection was examined."""
         self.tracked = True
@@ -321,19 +343,12 @@ class Sentry:
         self._recheck = False
         self._flushed = False
         """Whether a flush was pushed to a quarantined master since its marker was last asked."""
-        self._marker: Marker | None = None
-        """The marker of the last verdict."""
+        self._ruling = Ruling()
         self._proof: Proof | None = None
-        self._verdicts = 0
         self._rereads = 0
         self._ahead: int | None = None
         """The us by which the server's clock is ahead of this process's; ``None``: not known."""
-        self._until = 0.0
         self._started = 0.0
-        self._forgot_at = -math.inf
-        self._reason = Reason.NONE
-        self._refusal: Bar | None = None
-        """Why the declared sets refused the vote of a member when it was judged last."""
         self.info: ServerInfo
 
     def __repr__(self) -> str:
@@ -352,17 +367,19 @@ class Sentry:
     @property
     def bars(self) -> tuple[Bar | None, Bar | None]:
         """Why the master has no vote: by its marker, and by the declared sets."""
-        refusal = self._refusal
-        if self.state in {None, MEMBER} or refusal is not None:
-            return None, refusal
+        ruling = self._ruling
+        if self.state in {None, MEMBER} or ruling.refusal is not None:
+            return None, ruling.refusal
         ago = self._guard.clock() - self._started
-        bar = quarantine.bar(self._reason, ago=ago, until=self._until)
-        topic = self.info.identity, self._reason
-        return replace(bar, topic=topic, provisional=not self.assessed), None
+        bar = quarantine.bar(ruling.reason, ago=ago, until=ruling.until)
+        topic = self.info.identity, ruling.reason
+        # All quick rereads of the marker come before an undecided master is reported.
+        provisional = self.state is UNDECIDED and self._rereads <= len(quarantine.REREADS)
+        return replace(bar, topic=topic, provisional=provisional), None
 
     @property
     def is_old(self) -> bool:
-        if self.state is MEMBER or self._refusal is not None:
+        if self.state is MEMBER or self._ruling.refusal is not None:
             return not self.unmarked
         return self.state is QUARANTINED
 
@@ -410,7 +427,6 @@ class Sentry:
         if self.connection is not connection:
             raise ConnectionError(connection.reason)
         self._rereads = 0
-        self.assessed = False
         try:
             self.unmarked = marker_of(found, self._tag) is None
             sets, number = self._guard.sets, self._number
@@ -421,7 +437,8 @@ class Sentry:
             await self._judge(info, found)
             await sets.joined(number, connection, joining)  # the master had no vote before
             if self.state is MEMBER and sets.bar(number) is not None:
-                self.set_verdict(Verdict(MEMBER), self._marker)  # the set was not declared there
+                # The set was not declared there.
+                self.set_verdict(Verdict(MEMBER), self._ruling.marker)
             if self._recheck:  # the marker was changed, or the keys flushed, since it was read
                 self._recheck = False
                 await self._look()
@@ -467,12 +484,12 @@ class Sentry:
         """Return the delay until the next examination; enough quick rereads end the assessment."""
         if self.state is UNDECIDED:
             self._rereads += 1
-            if self._rereads > len(quarantine.REREADS) and not self.assessed:
-                self.assessed = True
+            if self._rereads == len(quarantine.REREADS) + 1:
                 self._changed()
-        left = self._until - self._guard.clock()
+        ruling = self._ruling
+        left = ruling.until - self._guard.clock()
         pause = quarantine.pause(self.state, left, self.quarantine, self._rereads)
-        if self.state is QUARANTINED and self._marker is None and self._refusal is None:
+        if self.state is QUARANTINED and ruling.marker is None and ruling.refusal is None:
             # The master refuses the marker, or hides it. A program that begins before it is
             # written would take the masters for a new set.
             return min(pause, quarantine.UNDECIDED_INTERVAL)
@@ -484,8 +501,8 @@ class Sentry:
             return
         # While this waits for replies, `found` may set a verdict, a push may set `_flushed`, and
         # the connection may end. Each is tested below, before these replies count.
-        verdicts = self._verdicts
-        quarantined = self._reason is not Reason.NONE
+        ruling = self._ruling
+        quarantined = ruling.reason is not Reason.NONE
         await self._guard.sets.look(self._number, connection, quarantined=quarantined)
         self._flushed = False  # before the read is sent: a push behind it must not be lost
         info, _, marker = connection.ask(commands.INFO, commands.CACHING, self._reading)
@@ -493,7 +510,7 @@ class Sentry:
         found = carried(marker_of(await marker.reply, self._tag), self._outlives)
         if self.connection is not connection:
             return  # the replies are of a former server; `examine` has judged the present one
-        if verdicts != self._verdicts or (self.state is UNDECIDED and self._guard.founding):
+        if self._ruling is not ruling or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
         if self.state is MEMBER:
             # The server may have lost its keys and granted another client's lock since. That
@@ -591,24 +608,19 @@ class Sentry:
         # In one step, without an await: `send` and the votes follow in `_changed`, before
         # another task can see the new state.
         self.remember(verdict, marker)
-        self._marker = marker
-        self.state = verdict.state
-        # A `_look` that has asked before this, and waits for its replies, finds another number then
-        # and drops them.
-        self._verdicts += 1
-        self._until = self._guard.clock() + verdict.seconds
+        now = self._guard.clock()
+        state, until = verdict.state, now + verdict.seconds
         # Only here: a set that is refused no more gives the vote back at the next examination,
         # when the marker was read again.
-        refusal = self._guard.sets.bar(self._number) if verdict.state is MEMBER else None
-        self._refusal = refusal
+        refusal = self._guard.sets.bar(self._number) if state is MEMBER else None
         if refusal is not None:
-            self._refusal = replace(refusal, topic=(self.info.identity,))
-            self.state = QUARANTINED
-            self._until = self._guard.clock() + random.uniform(*REFUSED)  # noqa: S311 - no secret
-        self._reason = verdict.reason
-        self._forgot_at = self._guard.clock() - quarantine.since_forgot(self.info, marker)
-        if verdict.state is not UNDECIDED:
-            self.assessed = True
+            refusal = replace(refusal, topic=(self.info.identity,))
+            state, until = QUARANTINED, now + random.uniform(*REFUSED)  # noqa: S311 - no secret
+        forgot_at = now - quarantine.since_forgot(self.info, marker)
+        self.state = state
+        # A `_look` that has asked before this, and waits for its replies, finds another ruling
+        # then and drops them.
+        self._ruling = Ruling(marker, verdict.reason, until, forgot_at, refusal)
         self._changed()
 
     def outlasted(self) -> None:
@@ -618,7 +630,7 @@ class Sentry:
         If this master would be in quarantine now, its vote ends at once. Otherwise the master
         that reported it could vote, and this one grant the same lock before it is examined.
         """
-        if self.state is MEMBER and self._guard.clock() < self._forgot_at + self.quarantine:
+        if self.state is MEMBER and self._guard.clock() < self._ruling.forgot_at + self.quarantine:
             why = "it may have forgotten locks of a program with a longer max_ttl"
             self._again(NoVoteCause.MARKED, why)
         self.recheck_soon()
@@ -689,7 +701,7 @@ class Sentry:
             found = carried(marker_of(reply, self._tag), self._outlives)
         except (ConnectionError, MasterError):
             return self._distrust()
-        marker = self._marker
+        marker = self._ruling.marker
         if found is None or marker is None or not found.continues(marker):
             return self._distrust()
         if found != marker:
