@@ -191,6 +191,7 @@ class Picture:
 
     def __enter__(self) -> None:
         self._live.start()
+        self._live.console.show_cursor(True)  # Ctrl-Z would leave the shell without one
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()

@@ -312,6 +312,16 @@ def test_a_live_watch_shows_masters_only_where_they_differ(live: Shown) -> None:
     assert lines[1:] == [f"  {quarantined}"]
 
 
+def test_a_live_watch_that_is_stopped_leaves_a_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with look.Picture(Frame(Common(), Output(Redaction([])), "off")):
+        shown = capsys.readouterr().out
+    assert shown.rpartition("\x1b[?25")[2].startswith("h")
+
+
 def test_a_live_watch_of_permits_shows_masters_only_where_they_differ(live: Shown) -> None:
     holders, left = {0: Holder("1a2b")}, {0: 900}
     same = [SemaphoreView(name, Answer.HELD, holders=holders, remaining=left) for name in "ab"]
