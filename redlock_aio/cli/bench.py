@@ -19,7 +19,7 @@ import typer
 from redlock_aio import LockLostError, LockNotAcquiredError, Redlock
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit, Failure
-from redlock_aio.cli.frame import Duration, Frame, command
+from redlock_aio.cli.frame import Duration, Frame, command, of_library
 
 SECONDS = 4_000
 """The default of ``--for`` in ms."""
@@ -45,10 +45,13 @@ class Sample:
 
     Attributes:
         missing: How many requests had no answer.
+
+        error: Why the last of these had none.
     """
 
     ms: Sequence[float]
     missing: int = 0
+    error: LockNotAcquiredError | LockLostError | None = None
 
     def quantile(self, share: float) -> float:
         """Return the duration that this *share* of all does not exceed; infinite if none did."""
@@ -116,6 +119,9 @@ async def bench(frame: Frame, for_: For = SECONDS) -> int:
             f"{', '.join(late)}: slower than master_timeout ({timeout} ms) in 1 % of the requests"
             " or more, so often without a vote"
         )
+    if not pairs.ms and pairs.error is not None:  # such as for a missing permission to write
+        failure = of_library(pairs.error)
+        return frame.out.fail(Failure(Exit.UNAVAILABLE, str(failure), **failure.facts))
     enough = len(trips) - len(late) - len(away) > len(trips) // 2
     return Exit.DONE if pairs.ms and enough else Exit.UNAVAILABLE
 
@@ -147,17 +153,17 @@ async def _pairs(frame: Frame, manager: Redlock, seconds: float) -> tuple[int, S
 
 async def measured(act: Callable[[], Awaitable[None]], seconds: float) -> Sample:
     """Return how long *act* takes, again and again for some seconds."""
-    taken, missing = [], 0
+    taken, missing, last = [], 0, None
     ends = time.perf_counter() + seconds
     while (began := time.perf_counter()) < ends:
         try:
             await act()
-        except (LockNotAcquiredError, LockLostError):
-            missing += 1
+        except (LockNotAcquiredError, LockLostError) as error:
+            missing, last = missing + 1, error
             await asyncio.sleep(0.01)  # a master that is down refuses at once
         else:
             taken.append((time.perf_counter() - began) * 1000)
-    return Sample(sorted(taken), missing)
+    return Sample(sorted(taken), missing, last)
 
 
 def facts_of(sample: Sample) -> dict[str, object]:

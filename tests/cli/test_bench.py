@@ -4,10 +4,12 @@ import json
 import math
 
 import pytest
+import redis
 
-from redlock_aio import demo
+from redlock_aio import demo, requirements
 from redlock_aio.cli import app, bench
 from redlock_aio.cli.exits import Exit
+from redlock_aio.testing import EmbeddedMaster
 
 from .conftest import Masters
 
@@ -59,6 +61,20 @@ def test_masters_that_do_not_answer_are_named(
     assert app.main(["bench", "--for", "100ms", "-m", ",".join(urls)]) == Exit.UNAVAILABLE
     assert "redlock: 127.0.0.1:1, 127.0.0.1:2: no answer\n" in capsys.readouterr().err
     assert app.main(["bench", "--for", "1ms", "-m", urls[0]]) == Exit.USAGE
+
+
+def test_a_lock_that_is_never_acquired_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    allowed = [f"+{name}" for name in requirements.permissions().commands if name != "set"]
+    with EmbeddedMaster() as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">app", "-@all", *allowed, "~*")
+        where = f"redis://app:app@127.0.0.1:{server.port}"
+        words = ["bench", "--for", "200ms", "--json", "--master-timeout", "1s", "-m", where]
+        assert app.main(words) == Exit.UNAVAILABLE
+    said = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (said["error"], said["exit_code"]) == ("unavailable", Exit.UNAVAILABLE)
+    assert "'set'" in said["masters"][0]["detail"]
+    assert "reference/acl" in said["message"]
 
 
 def test_a_wrong_url_is_named_by_its_place(capsys: pytest.CaptureFixture[str]) -> None:
