@@ -281,6 +281,17 @@ async def test_a_command_that_was_renamed_is_not_a_matter_of_permissions(
     assert kinds(found) == {Kind.COMMANDS, Kind.NO_MAJORITY}
 
 
+async def test_a_certificate_that_is_not_accepted_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    ours, others = Certificates(tmp_path), Certificates(tmp_path / "other")
+    port = free_port()
+    with running("redis", *tls_options(ours, port)):
+        (facts,), found = await examined([others.url(port)])
+    assert "CERTIFICATE_VERIFY_FAILED" in facts.failure
+    (finding,) = [each for each in found if each.kind is Kind.UNREACHABLE]
+    assert "ssl_ca_certs, ssl_certfile and ssl_keyfile" in finding.kind.advice
+
+
 async def test_tls_at_one_end_only_is_told_from_a_server_that_hangs(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     with contextlib.ExitStack() as stack:

@@ -84,10 +84,14 @@ _KINDS = {
     Kind.UNREACHABLE: (
         _SERIOUS,
         (
-            "The master could not be reached in time, refused the login, or does not answer INFO."
-            " It has no vote."
+            "The master could not be reached in time, refused the login, or does not answer INFO,"
+            " or a certificate was not accepted. It has no vote."
         ),
-        "Start it, or correct its address, its password or the network between.",
+        (
+            "Start it, or correct its address, its password, the network between, or with TLS the"
+            " certificates: ssl_ca_certs, ssl_certfile and ssl_keyfile in its URL, and the"
+            " server's own, which must not have expired and must name the host of the URL."
+        ),
     ),
     Kind.TLS: (
         _SERIOUS,
