@@ -603,6 +603,7 @@ async def test_the_address_of_a_node_may_lead_to_another_cluster_for_a_while(
             assert [vote.answer for vote in error.votes] == [Answer.HELD] * 3
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("hosts", ["uvw", "uvwxyzklm"])
 @pytest.mark.parametrize("starts", ["before", "after"])
 async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_it_all_votes(
@@ -643,6 +644,7 @@ async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_i
         await redlock.aclose()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("first", ["a", "z"])
 @pytest.mark.parametrize("away", ["a", "abcrst", "z", "uvwxyz"])
 async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
@@ -663,6 +665,7 @@ async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
                 assert not [vote for vote in error.votes if vote.answer is Answer.GRANTED]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("hosts", ["z", "uvwxyz"])
 @pytest.mark.parametrize("seeds", ["a", "ab"])
 @pytest.mark.parametrize("outage", [3, FORGOTTEN_AFTER + 30])

@@ -166,6 +166,7 @@ async def until_all_but_the_last_are_marked(masters: list[FakeMaster]) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("how", ["flush", "restart"])
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
