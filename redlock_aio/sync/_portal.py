@@ -399,8 +399,9 @@ def _without_closings(
     Report the error that has ended a thread, unless it says that its manager was closed.
 
     Only daemon threads are left when the interpreter exits. It would have ended them in the
-    middle of a wait, so the error that wakes a waiting one is no news. It is raised anyway:
-    `finally` runs, and an exit handler that joins the thread does not wait for ever.
+    middle of a wait, so the error that wakes a waiting one is no news. It is raised anyway: an
+    exit handler that joins the thread does not wait for ever. Where nothing joins it, the
+    interpreter may end it first.
     """
     error = args.exc_value
     if not (isinstance(error, RedlockError) and error.code in CLOSINGS):
