@@ -308,7 +308,7 @@ class Lease(OnlyForAsyncio):
         except asyncio.CancelledError:
             self._released = False
             raise
-        hold.apply_release()
+        self._session.watchdog.apply_release(hold)
         if (loss := hold.loss) is not None:
             raise lost_before(hold.resources, loss)
 
@@ -445,7 +445,7 @@ class Lease(OnlyForAsyncio):
             release = hold.released
             if release is not None and release.verdict is OPEN:
                 await self._session.masters.wait_for(release)
-            hold.apply_release()
+            self._session.watchdog.apply_release(hold)
         if hold.loss is not None and not was_over:
             hold.notify_lost()
             hold.add_note(error)

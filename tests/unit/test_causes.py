@@ -11,6 +11,7 @@ import pytest
 from redlock_aio import Answer, Lease, LockLostError, LockNotHeldError, LossCause, Redlock
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._protocol.lease_export import exported as text_of, imported
+from redlock_aio._rules.causes import Loss
 from redlock_aio.events import Lost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
@@ -57,6 +58,20 @@ async def loop_stalls_at_an_extension(
     await asyncio.sleep(0.0005)
     loop().stall(2)  # the replies arrive meanwhile, and are read too late
     await extending
+
+
+async def refusals_are_read_before_the_timer_runs(
+    _masters: list[FakeMaster], _redlock: Redlock, lease: Lease
+) -> None:
+    loop().stall(2)
+    lease._session.watchdog.lose(lease._hold, Loss(LossCause.KEY_GONE))
+    await asyncio.sleep(0.1)
+
+
+async def loop_stalls_before_the_release_leaves(
+    _masters: list[FakeMaster], _redlock: Redlock, _lease: Lease
+) -> None:
+    loop().call_soon(loop().stall, 2)  # in the turn in which the block ends
 
 
 async def masters_die_before_a_stall(
@@ -132,6 +147,8 @@ CASES: dict[Story, tuple[LossCause, list[Answer]]] = {
     loop_stalls: (LossCause.LOOP_STALLED, []),
     holder_looks_after_a_stall: (LossCause.LOOP_STALLED, []),
     loop_stalls_at_an_extension: (LossCause.LOOP_STALLED, []),
+    refusals_are_read_before_the_timer_runs: (LossCause.LOOP_STALLED, []),
+    loop_stalls_before_the_release_leaves: (LossCause.LOOP_STALLED, []),
     masters_die_before_a_stall: (LossCause.LOOP_STALLED, [AWAY] * 3),
     hold_is_over: (LossCause.MAX_HOLD, []),
     key_is_deleted: (LossCause.KEY_GONE, [F] * 3),

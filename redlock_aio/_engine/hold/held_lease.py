@@ -28,10 +28,9 @@ from redlock_aio._rules.lease_state import (
     NEVER_STALLED,
     NOTHING_DUE,
     LeaseState,
-    State,
 )
 from redlock_aio._rules.mistakes import EventIsNoBool
-from redlock_aio._rules.quorum import LOST, WON
+from redlock_aio._rules.quorum import LOST
 from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
@@ -199,16 +198,6 @@ class HeldLease(LeaseState):
                 emitter.emit(self.end_event(held))
             else:
                 emitter.flush()  # the event of the loss may be due in the next turn
-
-    def apply_release(self) -> None:
-        """Mark the lease as lost if the replies to its release show that the key was gone."""
-        release = self.released
-        if release is None or release.verdict is WON:
-            return
-        if release.refused_by_a_majority(self.claim.unsent):
-            self.state = State.LOST
-            self.loss: Loss | None = Loss(LossCause.KEY_GONE, votes=release.votes_so_far())
-            self.notify_lost()
 
     def notify_lost(self) -> None:
         """

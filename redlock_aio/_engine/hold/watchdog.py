@@ -44,6 +44,7 @@ from redlock_aio._rules.lease_state import (
     NOTHING_DUE,
     RELEASED,
     STEP,
+    State,
     retry_pause,
 )
 from redlock_aio._rules.quorum import LOST, OPEN, WON, majority
@@ -520,19 +521,35 @@ class Watchdog:
         that is told in advance releases nothing before the deadline.
         """
         if hold.state is HELD:
-            hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
             now = self.masters.clock()
+            is_gone = loss.cause in GONE
+            loss = self._or_stall(hold, loss, now)
+            hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
             if loss.cause in IN_ADVANCE and now < hold.deadline:
                 self._forget(hold)
                 self._ending[hold] = None
                 self._end_at_deadline(hold)
             else:
                 self._end(hold, now)
-            if loss.cause in GONE and hold.claim.key.is_share:
+            if is_gone and hold.claim.key.is_share:
                 hold.queue.recheck_readers(now)
             hold.notify_lost()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
+
+    def _or_stall(self, hold: HeldLease, loss: Loss, now: float) -> Loss:
+        """
+        Return *loss*, or the stall of the event loop in which the key has expired.
+
+        Requests leave at the end of a turn of the loop. If a callback of that turn blocks the loop
+        until the key has expired, the replies say that it is gone, and are read before the timer
+        runs that would report the stall. Nobody has deleted the key then.
+        """
+        if loss.cause is LossCause.KEY_GONE:
+            expired = self.why_expired(hold, now)
+            if expired.cause is LossCause.LOOP_STALLED:
+                return expired._replace(votes=())
+        return loss
 
     def lose_values(self, key: Mutex, values: Collection[bytes], cause: LossCause) -> None:
         """Lose the leases on *key* that the masters keep by one of *values*."""
@@ -568,6 +585,17 @@ class Watchdog:
         self._end(hold, now)
         hold.notify_lost()
         return False
+
+    def apply_release(self, hold: HeldLease) -> None:
+        """Mark *hold* as lost if the replies to its release show that the key was gone."""
+        release = hold.released
+        if release is None or release.verdict is WON:
+            return
+        if release.refused_by_a_majority(hold.claim.unsent):
+            loss = Loss(LossCause.KEY_GONE, votes=release.votes_so_far())
+            hold.state = State.LOST
+            hold.loss = self._or_stall(hold, loss, self.masters.clock())
+            hold.notify_lost()
 
     def share(
         self, hold: HeldLease, task: Sharer, ttl: int, *, renewed: bool, at_least: int
