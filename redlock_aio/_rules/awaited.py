@@ -24,15 +24,17 @@ class Awaited:
             there is nothing to do without a reply or a push.
 
         requests: The number of unanswered requests, including those that are void by now.
+
+        repeats: The number of repetitions in a row.
     """
 
-    __slots__ = ("_received", "_repeats", "due", "requests")
+    __slots__ = ("_received", "due", "repeats", "requests")
 
     def __init__(self, due: float, received: int) -> None:
         self.due = due
         self.requests = 1
         self._received = received
-        self._repeats = 0
+        self.repeats = 0
 
     def __repr__(self) -> str:
         return f"<Awaited, {self.requests} requests, due at {self.due}>"
@@ -54,11 +56,11 @@ class Awaited:
     def settle(self) -> None:
         """Record a reply that needs no repetition."""
         self.due = math.inf
-        self._repeats = 0
+        self.repeats = 0
 
     def may_repeat(self) -> bool:
         """Count one more repetition in a row; return False if there were enough of them."""
-        if self._repeats == MOST_REPEATS:
+        if self.repeats == MOST_REPEATS:
             return False
-        self._repeats += 1
+        self.repeats += 1
         return True

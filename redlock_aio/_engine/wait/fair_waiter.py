@@ -371,7 +371,7 @@ class FairWaiter(Round):
             and ticket.on_reply(master, number, GRANTED, counter, now)
         ):
             self.replies[master] = GRANTS
-            awaited.settle()
+            awaited.due, awaited.repeats = math.inf, 0  # as `settle` does, without a call
             self._view.may_be_free(master)
             if self._alarm is None and ticket.standings.count(GRANTED) < ticket.needed:
                 return  # only grants so far, and no majority: no move follows from that
