@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,6 +70,19 @@ _NOT_TAKEN = frozenset({
     "orig_socket_timeout", "parser_class", "protocol", "retry", "retry_on_error",
     "retry_on_timeout", "socket_connect_timeout", "socket_timeout",
 })  # fmt: skip
+
+
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
+    if hasattr(socket, name)
+}
+"""
+When the system sends a probe: after 30 s without data, and up to 3 of them, 5 s apart.
+
+Networks forget a silent connection, often after 4 minutes, and say nothing. Without probes the
+next lock would be asked of masters that none of its requests reaches.
+"""
 
 
 class UnconfirmedError(ConnectionError):
@@ -191,6 +205,9 @@ class _Settings:
 
     def __init__(self, pool: ConnectionPool, source: object, *, by: str = "") -> None:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
+        if issubclass(pool.connection_class, Connection) and taken.get("socket_keepalive") is None:
+            # By default, as newer versions of redis-py do.
+            taken.update(socket_keepalive=True, socket_keepalive_options=_KEEPALIVE)
         self._source = source
         self._by = by
         self._class = _handing_over(_looking_up(pool.connection_class))

@@ -6,10 +6,12 @@ import gc
 import logging
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -17,6 +19,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio._transport.address import Address, addresses
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
 from redlock_aio.testing._processes import start
@@ -127,6 +130,24 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
         ]
         async with Redlock(clients, master_timeout=TIMEOUT, restart_guard="off") as redlock:
             await lock_once(redlock)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the options of Linux")
+@pytest.mark.parametrize("wanted", [None, False])
+async def test_a_silent_connection_is_kept_alive_unless_the_user_forbids_it(
+    masters: list[RealMaster], wanted: bool | None
+) -> None:
+    """A network that forgets it would let the next lock fail; older clients default to ``None``."""
+    where = {"host": "127.0.0.1", "port": urlsplit(masters[0].url).port}
+    client = Redis(**where, socket_keepalive=wanted, socket_keepalive_options=None)  # type: ignore[arg-type]
+    (dialler,) = addresses([client])
+    assert isinstance(dialler, Address)
+    transport, _ = await dialler.dial()
+    raw = transport.get_extra_info("socket")
+    idle = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    kept = bool(raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+    transport.abort()
+    assert (kept, idle == 30) == ((True, True) if wanted is None else (False, False))
 
 
 class Rotating(CredentialProvider):
