@@ -617,8 +617,10 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
     if late:
         text = f"no connection in {patience:g} s"
-    elif _is_too_old(text):
+    elif _is_unknown(text) and ("HELLO" in text or text.startswith("NOPROTO")):
         text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
+    elif _is_unknown(text):
+        text = f"the server lacks a command that a master needs: {text}"
     elif isinstance(error, AuthenticationError):
         text = f"authentication failed: {text}"
     if not isinstance(error, FROM_SERVER):
@@ -655,7 +657,7 @@ def _cause_of(error: Exception, text: str) -> NoVoteCause:
         return NoVoteCause.UNCONFIRMED
     if not isinstance(error, FROM_SERVER):
         return NoVoteCause.NO_CONNECTION
-    if _is_too_old(text):
+    if _is_unknown(text):
         return NoVoteCause.UNSUPPORTED
     if isinstance(error, AuthenticationError) or text.startswith("NOAUTH"):
         return NoVoteCause.LOGIN_REFUSED
@@ -664,5 +666,6 @@ def _cause_of(error: Exception, text: str) -> NoVoteCause:
     return error.cause if isinstance(error, MasterError) else NoVoteCause.SERVER_ERROR
 
 
-def _is_too_old(text: str) -> bool:
+def _is_unknown(text: str) -> bool:
+    """Return whether the server does not know a command, or the protocol that HELLO names."""
     return "unknown command" in text.lower() or text.startswith("NOPROTO")

@@ -83,7 +83,7 @@ OF_OTHERS = {
     "Connection refused", "Name or service not known", "No such file or directory",
     "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED",
     "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "ASK", "TRYAGAIN", "OOM", "MISCONF",
-    "READONLY", "NOREPLICAS", "LOADING", "BUSY",
+    "READONLY", "NOREPLICAS", "LOADING", "BUSY", "DENIED", "max number of clients reached",
     "coroutine ... was never awaited",
     "... object does not support the context manager protocol",
     "... object does not support the asynchronous context manager protocol",

@@ -324,6 +324,21 @@ def test_a_failure_to_connect_has_a_cause(error: Exception, cause: NoVoteCause) 
 
 
 @pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("unknown command `HELLO`", "the server must be Redis 6 or newer, or any Valkey: "),
+        ("NOPROTO unsupported protocol version", "the server must be Redis 6 or newer"),
+        ("ERR unknown command 'SCRIPT'", "the server lacks a command that a master needs: "),
+    ],
+)
+def test_only_a_server_without_the_protocol_is_called_too_old(reply: str, text: str) -> None:
+    """A new one may lack a command, because it was renamed or because a service refuses it."""
+    bar = why(ResponseError(reply), (), 1.0)
+    assert bar.text.startswith(text)
+    assert bar.text.endswith(reply)
+
+
+@pytest.mark.parametrize(
     ("reply", "error", "text"),
     [
         (NoReply(Answer.UNREACHABLE, "cut"), ConnectionError, "^cut$"),
