@@ -19,7 +19,7 @@ OLDEST_SERVER = 6
 
 def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
     """
-    Return *text* without secrets, on one line, cut after 200 characters.
+    Return *text* without secrets, on one line, cut after 400 characters.
 
     A server's error may repeat the arguments of a command, cut and with some characters
     replaced. These arguments are removed, and everything that could be a token, and all
@@ -29,7 +29,7 @@ def harmless(text: str, secrets: tuple[str, ...] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     text = re.sub(r"[A-Za-z0-9+/]{28}", "***", text)
-    return "".join(c if c.isprintable() else " " for c in text)[:200]
+    return "".join(c if c.isprintable() else " " for c in text)[:400]
 
 
 def looked(reply: object, keys: int = 1) -> list[bytes | None] | None:

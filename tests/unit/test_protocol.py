@@ -13,6 +13,7 @@ from redlock_aio._rules import lock_value
 from redlock_aio._rules.fencing import KEPT
 from redlock_aio._rules.quorum import NOT_YET
 from redlock_aio._rules.server_info import ServerInfo
+from redlock_aio._transport.guard import forbidden
 
 keys = st.text(min_size=1, max_size=600).map(lambda text: text.encode("utf-8", "surrogatepass"))
 tokens = st.binary(min_size=1, max_size=60)
@@ -75,7 +76,17 @@ def test_the_error_of_a_server_shows_no_secret() -> None:
     assert shown == "ERR so: '***' '***'  "
     cut = "ERR unknown command 'SET', with args beginning with: 'key' '01234\r\n"
     assert replies.harmless(cut) == "ERR unknown command 'SET'"
-    assert len(replies.harmless("x" * 10**6)) == 200
+    assert len(replies.harmless("x" * 10**6)) == 400
+
+
+def test_the_longest_error_about_permissions_is_shown_whole() -> None:
+    """At its end is the command that is missing."""
+    error = (
+        "NOPERM ACL failure in script: User billing-service-production has no permissions to run"
+        " the 'getrange' command or one of its subcommands"
+    )
+    shown = replies.harmless(str(forbidden(hiredis.ReplyError(error), b"{redlock_aio:16383}")))
+    assert shown.endswith(error)
 
 
 def info(**fields: str) -> ServerInfo:
