@@ -207,7 +207,8 @@ class _Settings:
         taken = {k: v for k, v in pool.connection_kwargs.items() if k not in _NOT_TAKEN}
         if issubclass(pool.connection_class, Connection) and taken.get("socket_keepalive") is None:
             # By default, as newer versions of redis-py do.
-            taken.update(socket_keepalive=True, socket_keepalive_options=_KEEPALIVE)
+            taken["socket_keepalive"] = True
+            taken["socket_keepalive_options"] = taken.get("socket_keepalive_options") or _KEEPALIVE
         self._source = source
         self._by = by
         self._class = _handing_over(_looking_up(pool.connection_class))
