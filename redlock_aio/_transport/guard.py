@@ -95,6 +95,8 @@ class Ruling:
     Attributes:
         marker: The marker that it follows from, or that was written because of it.
 
+        reason: Why the master has no vote by its marker.
+
         until: The instant at which the master is judged again, if it has no vote.
 
         forgot_at: The last instant at which the master may have forgotten locks.

@@ -68,6 +68,15 @@ async def refusals_are_read_before_the_timer_runs(
     await asyncio.sleep(0.1)
 
 
+async def key_is_deleted_before_a_stall_is_over(
+    _masters: list[FakeMaster], _redlock: Redlock, lease: Lease
+) -> None:
+    """The key can't have expired yet: the stall ends before the deadline."""
+    loop().stall(lease._hold.deadline - loop().time() - 0.001)
+    lease._session.watchdog.lose(lease._hold, Loss(LossCause.KEY_GONE))
+    await asyncio.sleep(0.1)
+
+
 async def loop_stalls_before_the_release_leaves(
     _masters: list[FakeMaster], _redlock: Redlock, _lease: Lease
 ) -> None:
@@ -148,6 +157,7 @@ CASES: dict[Story, tuple[LossCause, list[Answer]]] = {
     holder_looks_after_a_stall: (LossCause.LOOP_STALLED, []),
     loop_stalls_at_an_extension: (LossCause.LOOP_STALLED, []),
     refusals_are_read_before_the_timer_runs: (LossCause.LOOP_STALLED, []),
+    key_is_deleted_before_a_stall_is_over: (LossCause.KEY_GONE, []),
     loop_stalls_before_the_release_leaves: (LossCause.LOOP_STALLED, []),
     masters_die_before_a_stall: (LossCause.LOOP_STALLED, [AWAY] * 3),
     hold_is_over: (LossCause.MAX_HOLD, []),

@@ -543,9 +543,11 @@ class Watchdog:
 
         Requests leave at the end of a turn of the loop. If a callback of that turn blocks the loop
         until the key has expired, the replies say that it is gone, and are read before the timer
-        runs that would report the stall. Nobody has deleted the key then.
+        runs that would report the stall. Those replies, the votes of *loss*, are no cause then:
+        the lease would be over also if all masters had kept the key.
         """
-        if loss.cause is LossCause.KEY_GONE:
+        # Not before the deadline: then somebody has deleted the key, stall or not.
+        if loss.cause is LossCause.KEY_GONE and now >= hold.deadline:
             expired = self.why_expired(hold, now)
             if expired.cause is LossCause.LOOP_STALLED:
                 return expired._replace(votes=())

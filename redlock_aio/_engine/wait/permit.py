@@ -38,7 +38,7 @@ OTHER = NoReply(Answer.HELD, "it has granted another permit")
 
 class Drop(Request):
     """
-    The release of grants on one master, which is repeated as a debt as a `Release` is.
+    The release of grants on one master, which is repeated as a debt as that of a lease is.
 
     Args:
         owe: Called with the master and the payload if it has to be repeated.
