@@ -298,6 +298,9 @@ class Guard:
                     sentry.set_verdict(Verdict(MEMBER), marker)
             elif not new and marked == OK:
                 sentry.ask_for(late, over=get)
+                # A `_look` that waits for its replies may have read the marker of a new set, which
+                # has just been replaced. Without this it would let the master vote.
+                sentry.remember(late, None)
                 sentry.recheck_soon()  # masters do not push a client's own changes to it
 
 

@@ -9,7 +9,7 @@ from redlock_aio import Answer, Lease, LockLostError, QuorumUnavailableError, Re
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.replies import EVERYTHING_CHANGED
 from redlock_aio._protocol.scripts import DECLARE, MARK
-from redlock_aio._rules.quarantine import founding
+from redlock_aio._rules.quarantine import REREADS, founding
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -32,6 +32,7 @@ from .kit import (
     now,
     occupy,
     restart,
+    session,
     votes,
 )
 
@@ -219,6 +220,46 @@ async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
             master.latency = 0.001
         await asyncio.sleep(QUARANTINE)
         assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("slowest", [0.13, 0.16, 0.2, 0.23, 0.26, 0.3])
+@pytest.mark.parametrize("latency", [0.02, 0.05, 0.08])
+async def test_a_read_that_is_underway_when_a_set_is_found_old_gives_no_vote(
+    young: list[FakeMaster], latency: float, slowest: float
+) -> None:
+    """
+    Of five masters that have restarted, another program has marked the last one as rejoining.
+
+    This program marks the others as members. A read of such a marker is underway when it learns
+    that, and replaces the marker.
+    """
+    young[4].latency = slowest
+    async with guarded(young) as redlock:
+        await until_all_but_the_last_are_marked(young)
+        mark(young[4], "rejoining", int(young[4]._clock()))
+        for master in young[:4]:
+            master.latency = latency
+        until = now() + 1
+        while now() < until:
+            assert not any(master.votes for master in session(redlock).links)
+            await asyncio.sleep(0.001)
+        assert states(young) == ["rejoining"] * 5
+        assert await redlock.lock("r").try_acquire() is None
+        young[4].latency = LATENCY
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(redlock) == "G" * 5
+
+
+@pytest.mark.promise("S6")
+async def test_after_the_quick_reads_it_is_known_that_masters_do_not_vote(
+    young: list[FakeMaster],
+) -> None:
+    """While one of a new set is away, an attempt without a wait waits no longer than for these."""
+    young[4].kill()
+    async with guarded(young) as redlock:
+        assert await redlock.lock("r", wait=0).try_acquire() is None
+        assert sum(REREADS) < now() < sum(REREADS) + 0.1
 
 
 @pytest.mark.parametrize("number", [0, 1])

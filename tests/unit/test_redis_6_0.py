@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from redlock_aio import Redlock
+from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules.quarantine import Marker
 from redlock_aio.testing import FakeMaster
 
-from .kit import MAX_TTL, QUARANTINE, answers, restart
+from .kit import MAX_TTL, QUARANTINE, answers, before, restart
 
 pytestmark = pytest.mark.promise("S1")
 
@@ -87,3 +88,30 @@ async def test_a_master_that_goes_away_before_it_tells_the_time_is_dialled_again
         await asyncio.sleep(2)
         assert asked > 1
         assert await answers(redlock) == "GGGGG"
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("slowest", [0.1 + step * 0.008 for step in range(16)])
+async def test_a_set_that_is_founded_before_a_master_tells_the_time_ends_no_connection(
+    masters: list[FakeMaster], slowest: float
+) -> None:
+    """
+    A new master has no marker when it is examined; the time is asked in a second request.
+
+    Before its reply comes, the marker is written and the master may vote. What was read before
+    looks like a flush then.
+    """
+    for master in masters:
+        master.uptime = 0
+        master.latency = 0.02
+    masters[4].latency = slowest
+
+    def be_fast() -> None:
+        masters[4].latency = 0.001
+
+    before(masters[4], DECLARE, be_fast)
+    async with Redlock(masters, max_ttl=MAX_TTL) as redlock:
+        await asyncio.sleep(2)
+        assert await answers(redlock) == "GGGGG"
+    for master in masters:
+        assert sum(command[:2] == [b"CLIENT", b"SETNAME"] for command in master.commands) == 1
