@@ -455,9 +455,8 @@ class Sentry:
         pace = Pace(quarantine.PUSHED_INTERVAL)
         while not down.done():
             try:
-                if self.state is UNDECIDED and not self._recheck:
-                    # Before the wait: the last master of a new set makes all usable at once. Not
-                    # before an examination that is due: it may show that a marker was lost.
+                if self.state is UNDECIDED:
+                    # Before the wait: the last master of a new set makes all usable at once.
                     await self._guard.found()
                 # `_rest` clears `_recheck` before `_look` reads the marker. A push that comes
                 # behind that read sets it again, and the next rest ends at once; cleared after the
