@@ -47,7 +47,10 @@ class Debt(Sender):
             if reply == OK:
                 self._debts.allowed()
         elif replies.is_forbidden(reply):
-            self._debts.forbidden(replies.harmless(str(reply)))
+            self._debts.refused("its access list forbids releases", reply)
+        elif replies.lacks_command(reply):
+            # It is a script's, never DELIFEQ, which has this one for servers without it.
+            self._debts.refused("it lacks the command by which locks are released", reply)
 
 
 class Debts:
@@ -71,7 +74,7 @@ class Debts:
         self._warn = warn
         self._owed: dict[bytes, Debt] = {}
         self._gave_up = False
-        self._is_forbidden = False
+        self._is_refused = False
         self._collector: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -104,13 +107,13 @@ class Debts:
 
     def allowed(self) -> None:
         """Called when a release has deleted its key; one that finds none needs no permission."""
-        self._is_forbidden = False
+        self._is_refused = False
 
-    def forbidden(self, text: str) -> None:
+    def refused(self, why: str, reply: object) -> None:
         """Warn once: otherwise locks seem to work, and each name is held for all of its ttl."""
-        if not self._is_forbidden:
-            self._is_forbidden = True
-            self._warn(f"its access list forbids releases, so keys stay for their ttl: {text}")
+        if not self._is_refused:
+            self._is_refused = True
+            self._warn(f"{why}, so keys stay for their ttl: {replies.harmless(str(reply))}")
 
     def connected(self, send: Send) -> None:
         """Called on each new connection, before other commands: send all debts by *send*."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._transport import connection as connection_module, debts, master as module
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing._fake_lua import Error
+from redlock_aio.testing._fake_pushes import PushReceiver
 
 from .kit import votes
 
@@ -311,6 +314,44 @@ async def test_a_debt_ends_when_its_key_has_expired_on_a_connected_master(
     masters[0].resume()
     await asyncio.sleep(2)
     assert owed(redlock) == 0
+
+
+@pytest.mark.promise("S3")
+async def test_a_master_without_the_command_of_releases_is_told_once(
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everything else works, and each name is held there for all of its ttl."""
+    without = {b"DELIFEQ"}
+    for master in masters:
+
+        def run(
+            command: list[bytes],
+            listener: PushReceiver | None = None,
+            real: Callable[..., object] = master.execute,
+        ) -> object:
+            if command[0] in without:
+                name = command[0].decode()
+                return Error(f"ERR unknown command '{name}', with args beginning with: 'secret' ")
+            return real(command, listener)
+
+        vars(master)["execute"] = run
+        master.cut()
+    for _ in range(2):
+        async with redlock.lock("r", ttl=500):
+            pass
+        await asyncio.sleep(1)
+    # An older server lacks DELIFEQ, and nothing is lost by that.
+    assert not [text for text in caplog.messages if "command" in text]
+    without.add(b"EVALSHA")
+    for _ in range(3):
+        async with redlock.lock("r", ttl=500, wait=2_000):
+            pass
+        await asyncio.sleep(1)
+    assert sorted(text for text in caplog.messages if "command" in text) == [
+        f"{master}: it lacks the command by which locks are released, so keys stay for their ttl:"
+        " ERR unknown command 'EVALSHA'"
+        for master in masters
+    ]
 
 
 @pytest.mark.parametrize("keep", [0, 500])
