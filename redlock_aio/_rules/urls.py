@@ -320,8 +320,9 @@ def _of_cluster(base: str, rest: str) -> str | None:
     if options.get("db", "0") != "0":
         return "has an option 'db': a Redis Cluster has the database 0 only"
     masters = options.get("masters")
-    if masters is not None and not (masters.isascii() and masters.isdigit() and len(masters) < 4):
-        return "has an option 'masters' that is not a number, such as 3"
+    # The range is checked where the masters are made; that message tells what came.
+    if masters is not None and not (masters.isascii() and masters.isdigit() and len(masters) < 10):
+        return "has an option 'masters' that is not a number from 1 to 21, such as 3"
     return None
 
 

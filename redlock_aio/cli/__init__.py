@@ -4,6 +4,7 @@ The command ``redlock``, also ``python -m redlock_aio``; the extra ``cli`` insta
 Results go to stdout, messages to stderr. The modules import public names of redlock_aio only.
 """
 
+import signal
 import sys
 
 NEEDED = ("typer", "rich")
@@ -12,6 +13,11 @@ NEEDED = ("typer", "rich")
 
 def main() -> int:
     """Run the command line; return its exit code."""
+    # The modules take a while. An interrupt meanwhile ends this process as a later one does, see
+    # `frame.die_of_interrupt`, and shows no traceback. One that is ignored stays ignored.
+    interrupted = signal.getsignal(signal.SIGINT)
+    if interrupted is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from redlock_aio.cli import app
     except ModuleNotFoundError as error:
@@ -23,4 +29,6 @@ def main() -> int:
             " pip install '.[cli]' in the clone of redlock_aio\n"
         )
         return 70  # as `exits.Exit.FAILED`
+    if interrupted is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
     return app.main(sys.argv[1:])

@@ -67,6 +67,35 @@ def Duration(  # noqa: N802 - as `typer.Option`
     )
 
 
+def Number(  # noqa: N802 - as `typer.Option`
+    *names: str,
+    help: str,  # noqa: A002
+    least: int | None = None,
+    most: int | None = None,
+) -> Any:
+    """
+    Return the declaration of an option that is a whole number.
+
+    Args:
+        least: The lowest that is accepted; ``None`` if the command itself checks that.
+
+        most: The highest, in the same way.
+    """
+
+    def number(text: str | int) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"must be a whole number, not {text!r}") from None
+        if least is not None and most is not None and not least <= found <= most:
+            raise typer.BadParameter(f"must be from {least} to {most}, not {found}")
+        if least is not None and found < least:
+            raise typer.BadParameter(f"must be at least {least}, not {found}")
+        return found
+
+    return typer.Option(*names, parser=number, metavar="NUMBER", help=help, show_default=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """The options that every command has."""
@@ -260,7 +289,9 @@ def wrong_options() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise Failure(Exit.USAGE, str(error)) from None
+        # What follows is for programs: a duration has a unit here.
+        text = str(error).partition("; times are milliseconds")[0]
+        raise Failure(Exit.USAGE, text) from None
 
 
 Body = Callable[..., Coroutine[Any, Any, int]]

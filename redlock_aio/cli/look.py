@@ -23,7 +23,7 @@ from redlock_aio import (
 )
 from redlock_aio.cli import durations
 from redlock_aio.cli.exits import Exit
-from redlock_aio.cli.frame import Duration, Frame, command, wrong_options
+from redlock_aio.cli.frame import Duration, Frame, Number, command, wrong_options
 
 INTERVAL = 1_000
 """The default ms between two looks of ``redlock watch``."""
@@ -31,11 +31,10 @@ INTERVAL = 1_000
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name that is locked.")]
 OfPermits = Annotated[
     int | None,
-    typer.Option(
+    Number(
         "--permits",
-        min=1,
-        max=1_000,
-        metavar="NUMBER",
+        least=1,
+        most=1_000,
         help="Show the semaphore of this name, which has so many permits.",
     ),
 ]
@@ -44,12 +43,7 @@ Prefix = Annotated[
 ]
 Limit = Annotated[
     int,
-    typer.Option(
-        "--limit",
-        min=1,
-        metavar="NUMBER",
-        help="The most locks, and semaphores, to show (default 1000).",
-    ),
+    Number("--limit", least=1, help="The most locks, and semaphores, to show (default 1000)."),
 ]
 Interval = Annotated[
     int | None, Duration("--interval", help="How long to wait between two looks (default 1s).")

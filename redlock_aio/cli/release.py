@@ -6,18 +6,17 @@ import typer
 
 from redlock_aio.cli import look
 from redlock_aio.cli.exits import Exit, Failure
-from redlock_aio.cli.frame import Frame, command, wrong_options
+from redlock_aio.cli.frame import Frame, Number, command, wrong_options
 
 Force = Annotated[
     bool, typer.Option("--force", help="Confirm that the holder loses the lock while it works.")
 ]
-Number = Annotated[
+OfPermit = Annotated[
     int | None,
-    typer.Option(
+    Number(
         "--permit",
-        min=0,
-        max=999,
-        metavar="NUMBER",
+        least=0,
+        most=999,
         help="Release this permit of the semaphore of this name; the first has the number 0.",
     ),
 ]
@@ -30,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
     )
 
 
-async def release(frame: Frame, key: look.Key, force: Force = False, permit: Number = None) -> int:
+async def release(
+    frame: Frame, key: look.Key, force: Force = False, permit: OfPermit = None
+) -> int:
     """
     Release a lock for its holder, which loses it.
 

@@ -28,6 +28,7 @@ from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.frame import (
     Duration,
     Frame,
+    Number,
     command,
     of_library,
     wrong_options,
@@ -79,12 +80,10 @@ Shared = Annotated[
 ]
 AtOnce = Annotated[
     int | None,
-    typer.Option(
+    Number(
         "--permits",
-        metavar="NUMBER",
         help="How many commands may run at once, each with a permit of its own,"
         f" whose number is in {PERMIT}.",
-        show_default=False,
     ),
 ]
 Fencing = Annotated[
@@ -114,12 +113,8 @@ Timeout = Annotated[
 ]
 Conflict = Annotated[
     int | None,
-    typer.Option(
-        "--conflict-exit-code",
-        "-E",
-        metavar="NUMBER",
-        help="The exit code if others hold the lock (default 75).",
-        show_default=False,
+    Number(
+        "--conflict-exit-code", "-E", help="The exit code if others hold the lock (default 75)."
     ),
 ]
 LeaderOnly = Annotated[

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,14 @@ WRONG = [
     ),
     (["watch", "k", "--for", "9007199254740993ms"], "'--for': must be at most 9007199254740992 ms"),
     (["inspect", "k", "--restart-guard", "on"], "'--restart-guard'"),
-    (["inspect", "k", "--max-ttl", "1ms"], "max_ttl must be at least 50 ms"),
+    (["inspect", "k", "--max-ttl", "1ms"], "max_ttl must be at least 50 ms, not 1 ms"),
+    (["inspect", "k", "--permits", "x"], "'--permits': must be a whole number, not 'x'"),
+    (["inspect", "k", "--permits", "1001"], "'--permits': must be from 1 to 1000, not 1001"),
+    (["inspect", "k", "--permits", f"redis://:{PASSWORD}@a"], "'--permits': must be a whole"),
+    (["list", "--limit", "0"], "'--limit': must be at least 1, not 0"),
+    (["list", "--limit", "1.5"], "'--limit': must be a whole number, not '1.5'"),
+    (["release", "k", "--permit=-1"], "'--permit': must be from 0 to 999, not -1"),
+    (["run", "k", "-E", "x", "/bin/echo"], "'-E': must be a whole number, not 'x'"),
     (["inspect", "k", "--name", "a{b"], "name must have printable characters"),
     (["inspect", "redlock_aio:x"], "must not make a key that starts with"),
     (["inspect", "k\n"], "resource"),
@@ -120,6 +128,15 @@ def test_a_wrong_argument_is_refused_without_a_password(
     shown_as_json = json.loads(capsys.readouterr().err)
     assert wanted.replace('"', "'") in shown_as_json["message"]
     assert (shown_as_json["error"], shown_as_json["exit_code"]) == ("usage", 64)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_short_time_is_refused_without_advice_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A number means milliseconds there; here a duration has a unit."""
+    assert app.main(["inspect", "k", "--max-ttl", "1ms"]) == Exit.USAGE
+    assert capsys.readouterr().err == "redlock: max_ttl must be at least 50 ms, not 1 ms\n"
 
 
 def test_json_is_valid_with_every_password_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +258,31 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     how = "pip install '.[cli]' in the clone of redlock_aio"
     wanted = f"redlock: the package {missing!r} is missing: {how}\n"
     assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
+
+
+@pytest.mark.usefixtures("sigint_is_not_ignored")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
+    tmp_path: Path, *, ignored: bool
+) -> None:
+    """The first package that it imports interrupts it, as somebody with a keyboard does."""
+    package = "import os, signal, sys\ndel sys.modules['typer'], sys.path[0]\n"
+    package += "os.kill(os.getpid(), signal.SIGINT)\nimport typer\n"
+    (tmp_path / "typer.py").write_text(package)
+    code = (
+        "import signal, sys\n"
+        "if sys.argv.pop() == 'True': signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.path.insert(0, sys.argv.pop())\n"
+        "from redlock_aio.cli import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version", str(tmp_path), str(ignored)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")
 
 
 def end_of(

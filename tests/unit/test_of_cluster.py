@@ -105,6 +105,8 @@ async def test_a_client_with_tls_that_checks_names() -> None:
         ("redis+cluster://h?db=1", "cluster has an option 'db'"),
         ("redis+cluster://h?masters=x", "cluster has an option 'masters' that is not a number"),
         ("redis+cluster://h?masters=2", "masters must be an odd number from 1 to 21, not 2"),
+        ("redis+cluster://h?masters=99999", "an odd number from 1 to 21, not 99999"),
+        (f"redis+cluster://h?masters={'9' * 5_000}", "that is not a number from 1 to 21"),
         ("redis+cluster://h?tags=1", "tags must have 4 letters or digits"),
         ("redis://h?nonsense=1", "cluster has an option 'nonsense' that is unknown"),
         ("redis://h?ssl_cert_reqs=none", "which is for rediss:// URLs"),
