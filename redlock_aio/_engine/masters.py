@@ -115,7 +115,7 @@ class Round(Tally, Sender):
     code that sees objects of one class faster.
 
     Args:
-        claim: What is requested or released; ``None`` if the round does neither.
+        claim: What is requested or released; ``None`` for a request of another kind.
 
         debt_ttl: For a release: the ms for which its key may live without it. Until then it is
             repeated on each master that has not confirmed it. 0 for any other request.
