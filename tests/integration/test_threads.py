@@ -14,7 +14,9 @@ from .helpers import RealMaster, gone, until, urls, values
 pytestmark = pytest.mark.integration
 
 BEGIN = """
-import atexit, os, signal, sys, threading, time
+import atexit, os, queue, signal, sys, threading, time
+last = []
+atexit.register(lambda: [act() for act in last])  # before the library's: it is called after that
 from redlock_aio import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.sync import Redlock
 
@@ -95,14 +97,16 @@ print(counter.read_text())
 
 EXITS = """
 lease = redlock.lock("r").acquire()
+answers = queue.Queue()
 def wait():
     try:
-        redlock.lock("r").acquire()
+        answers.put(redlock.lock("r").acquire())
     except RedlockError as error:
-        assert "this Redlock was closed" in str(error)
+        answers.put(error)
 threading.Thread(target=wait, daemon=True).start()
 while not redlock.statistics().waiters:
     time.sleep(0.01)
+last.append(lambda: print(answers.get(timeout=30)))
 print("ended")
 """
 
@@ -154,8 +158,9 @@ async def test_the_workers_of_a_pool_exclude_each_other(
 
 
 async def test_a_program_that_ends_releases_its_locks(masters: list[RealMaster]) -> None:
-    """Its manager is of a module, and is not closed."""
-    assert await run(EXITS, masters) == ("ended\n", "")
+    """Its manager is of a module, and is not closed. A thread that waits gets an error."""
+    told = "this Redlock was closed [redlock-closed]"
+    assert await run(EXITS, masters) == (f"ended\n{told}\n", "")
     await until(lambda: gone(masters, "r"), within=5)
 
 
