@@ -45,8 +45,9 @@ async def reported(
     finally:
         emitter.end_acquiring(task)
     # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
-    # over by now: its end is emitted, and so must be its beginning.
-    if lease is not None and lease.hold_count <= 1:
+    # over by now: its end is emitted, and so must be its beginning. It is 1 also for a share of a
+    # lease whose earlier ones were dropped without a release: that lease is older than this call.
+    if lease is not None and lease.hold_count <= 1 and lease._hold.held_since >= began:  # noqa: SLF001
         await announce(emitter, lease, clock() - began, lease if entered is None else entered)
     return lease
 

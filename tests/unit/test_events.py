@@ -524,6 +524,22 @@ async def test_each_event_of_a_lock_has_its_mode(
     }
 
 
+async def test_a_lease_that_was_dropped_and_is_shared_again_has_one_beginning(
+    redlock: Redlock, diary: Diary
+) -> None:
+    """Its end is that of the share that was not dropped, or its loss."""
+    lock = redlock.lock("r", ttl=1_000, reentrant=True)
+    lease = await lock.acquire()
+    await asyncio.sleep(0.1)
+    with pytest.warns(ResourceWarning, match="never released"):
+        del lease
+        gc.collect()
+    async with lock:
+        await asyncio.sleep(0.01)
+    assert [type(event) for event in diary.events] == [Acquired, Extended, Released]
+    diary.check()
+
+
 async def test_a_reader_that_waits_for_a_writer_of_its_own_process_is_shared(
     redlock: Redlock, diary: Diary
 ) -> None:
