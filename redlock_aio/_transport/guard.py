@@ -236,11 +236,11 @@ class Guard:
             asked = [
                 s.ask_for(quarantine.founding(s.info, s.quarantine), over=b"") for s in sentries
             ]
-            if None in asked:
-                return  # a connection has just ended
+            # Where a connection has just ended, nothing was sent. The markers of the others count
+            # as soon as they are read, so they are judged nevertheless, as if a reply were missing.
             answers = [
-                (await write.written.reply, await write.found.reply)
-                for write in filter(None, asked)
+                (await write.written.reply, await write.found.reply) if write else (None, None)
+                for write in asked
             ]
         finally:
             self.founding = False

@@ -9,7 +9,8 @@ from redlock_aio import Answer, Lease, LockLostError, QuorumUnavailableError, Re
 from redlock_aio._protocol.commands import MARKER
 from redlock_aio._protocol.replies import EVERYTHING_CHANGED
 from redlock_aio._protocol.scripts import DECLARE, MARK
-from redlock_aio._rules.quarantine import REREADS, founding
+from redlock_aio._rules.quarantine import REREADS, Verdict, founding
+from redlock_aio._transport.guard import MarkerWrite, Sentry
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -249,6 +250,28 @@ async def test_a_read_that_is_underway_when_a_set_is_found_old_gives_no_vote(
         young[4].latency = LATENCY
         await asyncio.sleep(QUARANTINE)
         assert await answers(redlock) == "G" * 5
+
+
+async def test_markers_of_a_new_set_are_judged_also_if_one_could_not_be_sent(
+    young: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to the last master has just ended; the one before it is rejoining."""
+    intercept(young[3], b"SET", lambda: mark(young[3], "rejoining", int(young[3]._clock())))
+    ask_for, unsent = Sentry.ask_for, [4]
+
+    def ask_unless_ended(sentry: Sentry, verdict: Verdict, *, over: object) -> MarkerWrite | None:
+        if verdict.write is not None and unsent == [sentry._number]:
+            unsent.clear()
+            return None
+        return ask_for(sentry, verdict, over=over)
+
+    monkeypatch.setattr(Sentry, "ask_for", ask_unless_ended)
+    async with guarded(young) as redlock:
+        while now() < 1:
+            assert not any(master.votes for master in session(redlock).links)
+            await asyncio.sleep(0.001)
+        assert not unsent
+        assert states(young) == ["rejoining"] * 5
 
 
 @pytest.mark.promise("S6")
