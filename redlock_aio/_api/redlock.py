@@ -209,7 +209,7 @@ class Redlock(OnlyForAsyncio):
         return cls(cluster_masters(cluster, masters, tags), **options)
 
     def __repr__(self) -> str:
-        total, session = len(self._opener.settings.diallers), self._opener.current
+        total, session = len(self._opener.settings.diallers), self._opener.working
         if session is None:
             return f"<Redlock {total} masters, {self._opener.state}>"
         state, timeout = session.statistics(), self.master_timeout
@@ -821,7 +821,8 @@ class Redlock(OnlyForAsyncio):
         """
         Return the present numbers of the manager: masters, rounds, leases, waiters, debts.
 
-        Nothing is sent, a manager that is not open is not opened, and any thread may ask.
+        Nothing is sent, a manager that is not open is not opened, and any thread may ask. A
+        manager of the parent process, or of an event loop that was closed, is not open.
         """
         return self._opener.statistics()
 

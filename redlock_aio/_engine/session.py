@@ -448,8 +448,25 @@ class Opener:
             )
 
     @property
+    def working(self) -> Session | None:
+        """
+        The session, unless it is that of the parent process, or its event loop was closed.
+
+        Such a session stays as it was: nothing ends its leases, or finds that a master is away.
+        What it shows would count for as long as this process runs, and in a forked child twice.
+        """
+        session = self.current  # read once: any thread may ask
+        if session is None or session.loop.is_closed():
+            return None
+        return session if session.origin.is_of_this_process() else None
+
+    @property
     def state(self) -> str:
-        return "closed" if self._closed else "not used yet"
+        """Why there is no session that works."""
+        if (session := self.current) is None:
+            return "closed" if self._closed else "not used yet"
+        here = session.origin.is_of_this_process()
+        return "its event loop was closed" if here else "it belongs to the parent process"
 
     def session(self) -> Session:
         """
@@ -491,8 +508,8 @@ class Opener:
         return session
 
     def statistics(self) -> Statistics:
-        """Return the statistics of the session; without one all masters are down."""
-        if (session := self.current) is not None:
+        """Return the statistics of the session; without one that works all masters are down."""
+        if (session := self.working) is not None:
             return session.statistics()
         names = map(str, self.settings.diallers)
         away = [MasterStatistics(name, False, False, self.state, 0, 0) for name in names]

@@ -163,6 +163,26 @@ async def test_a_child_holds_nothing(redlock: Redlock) -> None:
     assert "RedlockError" in in_a_thread(lambda: in_a_loop(leases[0].release()))
 
 
+async def test_a_child_counts_nothing_of_its_parent(redlock: Redlock) -> None:
+    """An exporter in the child would add the parent's leases once more, for as long as it runs."""
+    why = "it belongs to the parent process"
+
+    def counts() -> tuple[object, ...]:
+        now = redlock.statistics()
+        masters = {(master.up, master.votes, master.reason) for master in now.masters}
+        return now.is_open, now.leases, now.waiters, now.rounds, masters
+
+    async with redlock.lock("r"):
+        waiter = asyncio.create_task(redlock.lock("r").acquire())
+        await asyncio.sleep(0.01)
+        nothing = False, 0, 0, 0, {(False, False, why)}
+        assert in_a_child(counts) == f"returned {nothing!r}"
+        shown = f"<Redlock 5 masters, {why}>"
+        assert in_a_child(lambda: repr(redlock)) == f"returned {shown!r}"
+        assert counts()[:3] == (True, 1, 1)
+        waiter.cancel()
+
+
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_loop_that_ran_before_is_another_one(use: Use) -> None:
     """It ran in the same thread, with a manager that was not closed."""

@@ -385,6 +385,25 @@ def test_a_manager_that_its_loop_closes_does_not_warn(masters: Masters) -> None:
         gc.collect()
 
 
+@pytest.mark.parametrize("ending", [run, run_and_abandon])
+def test_a_manager_whose_loop_was_closed_counts_nothing(redlock: Redlock, ending: Ending) -> None:
+    """Nothing in that loop can end the lease any more, or find that a master is away."""
+    leases: list[Lease] = []
+
+    async def main() -> None:
+        leases.append(await redlock.lock("r").acquire())
+        assert redlock.statistics().leases == 1
+
+    ending(main())
+    seen, why = redlock.statistics(), "its event loop was closed"
+    assert (seen.is_open, seen.leases) == (False, 0)
+    masters = {(master.up, master.votes, master.reason) for master in seen.masters}
+    assert masters == {(False, False, why)}
+    assert repr(redlock) == f"<Redlock 3 masters, {why}>"
+    run(redlock.aclose())
+    assert redlock.statistics().masters[0].reason == "closed"
+
+
 def test_a_loop_that_pauses_is_another_loop(redlock: Redlock) -> None:
     loop = VirtualTimeLoop()
     loop.run_until_complete(use(redlock))
