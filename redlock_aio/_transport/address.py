@@ -623,7 +623,10 @@ def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: floa
     elif _is_unknown(text):
         text = f"the server lacks a command that a master needs: {text}"
     elif isinstance(error, AuthenticationError):
-        text = f"authentication failed: {text}"
+        # Without a password servers explain the command HELLO, which nobody has typed.
+        missing = text.startswith("HELLO must be called")
+        why = "the server wants a password, and none was given" if missing else text
+        text = f"authentication failed: {why}"
     if not isinstance(error, FROM_SERVER):
         permanent = isinstance(error, UnconfirmedError) and error.permanent
         return Bar(cause, text + hint, answer=Answer.UNREACHABLE, permanent=permanent)

@@ -184,6 +184,24 @@ async def test_a_password_that_a_majority_refuses_ends_a_wait_and_is_not_shown(
                 client.execute_command("ACL", "SETUSER", "default", "resetpass", "nopass")
 
 
+async def test_a_password_that_is_missing_is_told_in_a_few_words(
+    masters: list[RealMaster],
+) -> None:
+    """The servers' own words for it are a lesson about the command HELLO, for each master."""
+    (master, *_) = masters
+    with contextlib.closing(master.client()) as client:
+        client.execute_command("ACL", "SETUSER", "default", "resetpass", ">right")
+        try:
+            async with Redlock(master.url, restart_guard="off") as redlock:
+                with pytest.raises(QuorumUnavailableError) as caught:
+                    await redlock.lock("r", wait=0).acquire()
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "resetpass", "nopass")
+    (vote,) = caught.value.votes
+    assert vote.detail == "authentication failed: the server wants a password, and none was given"
+    assert vote.permanent
+
+
 JUNK = {
     "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "a huge bulk that does not come": b"$536870912\r\nxxxx",
