@@ -16,7 +16,19 @@ from redlock_aio.events import Lost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 from .diary import Diary
-from .kit import count_up, delete, fail, hang, interrupted, kill, loop, occupy, resume
+from .kit import (
+    LATENCY,
+    count_up,
+    delete,
+    fail,
+    hang,
+    interrupted,
+    kill,
+    loop,
+    occupy,
+    resume,
+    slow,
+)
 
 Story = Callable[[list[FakeMaster], Redlock, Lease], Awaitable[None]]
 
@@ -235,6 +247,32 @@ async def test_a_lease_that_is_not_to_be_extended_has_no_votes(redlock: Redlock)
         async with redlock.lock("r", ttl=1000, auto_extend=False):
             await asyncio.sleep(2)
     assert (caught.value.cause, caught.value.votes) == (LossCause.NOT_EXTENDED, ())
+
+
+async def test_a_release_that_comes_when_the_key_has_expired_accuses_nobody(
+    masters: list[FakeMaster], diary: Diary
+) -> None:
+    """Nobody has deleted it: the release was sent in time, and was underway for too long."""
+    cause = LossCause.NOT_EXTENDED
+    async with Redlock(
+        masters, restart_guard="off", master_timeout=1_000, listener=diary
+    ) as redlock:
+        lock = redlock.lock("r", ttl=1000, auto_extend=False)
+        with pytest.raises(LockLostError) as caught:
+            async with lock as lease:
+                slow(masters, 0.2)
+                await asyncio.sleep(0.95)
+                assert lease.valid
+        assert (caught.value.cause, caught.value.votes) == (cause, ())
+        slow(masters, LATENCY)
+        lease = await lock.acquire()
+        slow(masters, 0.2)
+        await asyncio.sleep(0.95)
+        with pytest.raises(LockNotHeldError) as released:
+            await lease.release()
+        assert released.value.code == "not-extended"
+        await asyncio.sleep(0.5)
+    assert [event.cause for event in diary.events if isinstance(event, Lost)] == [cause] * 2
 
 
 async def test_an_extension_underway_at_the_deadline_shows_who_has_not_answered(

@@ -523,7 +523,7 @@ class Watchdog:
         if hold.state is HELD:
             now = self.masters.clock()
             is_gone = loss.cause in GONE
-            loss = self._or_stall(hold, loss, now)
+            loss = self._or_expiry(hold, loss, now)
             hold.lose(loss)  # first: `_end` keeps the key of a released lease, see *hold_at_least*
             if loss.cause in IN_ADVANCE and now < hold.deadline:
                 self._forget(hold)
@@ -537,21 +537,22 @@ class Watchdog:
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.end_event(self.masters.clock() - hold.held_since))
 
-    def _or_stall(self, hold: HeldLease, loss: Loss, now: float) -> Loss:
+    def _or_expiry(self, hold: HeldLease, loss: Loss, now: float) -> Loss:
         """
-        Return *loss*, or the stall of the event loop in which the key has expired.
+        Return *loss*, or why the lease has expired, if the key may be gone because of that.
 
         Requests leave at the end of a turn of the loop. If a callback of that turn blocks the loop
         until the key has expired, the replies say that it is gone, and are read before the timer
-        runs that would report the stall. Those replies, the votes of *loss*, are no cause then:
-        the lease would be over also if all masters had kept the key.
+        runs that would report the stall. So they do if a release that was sent in time reaches the
+        masters late. Those replies, the votes of *loss*, are no cause then: the lease would be
+        over also if all masters had kept the key.
         """
         # Not before the deadline: then somebody has deleted the key, stall or not.
-        if loss.cause is LossCause.KEY_GONE and now >= hold.deadline:
-            expired = self.why_expired(hold, now)
-            if expired.cause is LossCause.LOOP_STALLED:
-                return expired._replace(votes=())
-        return loss
+        if loss.cause is not LossCause.KEY_GONE or now < hold.deadline:
+            return loss
+        expired = self.why_expired(hold, now)
+        # Of a stall nobody knows whether the last extension failed, or was only read too late.
+        return expired._replace(votes=()) if expired.cause is LossCause.LOOP_STALLED else expired
 
     def lose_values(self, key: Mutex, values: Collection[bytes], cause: LossCause) -> None:
         """Lose the leases on *key* that the masters keep by one of *values*."""
@@ -596,7 +597,7 @@ class Watchdog:
         if release.refused_by_a_majority(hold.claim.unsent):
             loss = Loss(LossCause.KEY_GONE, votes=release.votes_so_far())
             hold.state = State.LOST
-            hold.loss = self._or_stall(hold, loss, self.masters.clock())
+            hold.loss = self._or_expiry(hold, loss, self.masters.clock())
             hold.notify_lost()
 
     def share(
