@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from redlock_aio import NoVoteCause, Redlock
-from redlock_aio._engine.wait.fair_queue import IDLE
+from redlock_aio._engine.wait.fair_queue import AGAIN, IDLE
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
@@ -188,6 +188,31 @@ async def test_without_pushes_a_waiter_needs_a_heartbeat(masters: list[FakeMaste
         await asyncio.sleep(2 * IDLE)
         assert "5 up" in repr(other)
     assert not remaining_keys(masters)
+
+
+async def test_a_subscription_that_was_refused_is_repeated(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The permission is granted while the program has waiters, and stays connected."""
+    for master in masters:
+        master.forbid = {"SUBSCRIBE"}
+    elsewhere = await redlock.lock("q", fair=True).acquire()
+    always = asyncio.create_task(other.lock("q", fair=True).acquire())
+    await asyncio.sleep(2 * AGAIN + 0.1)
+    assert subscriptions(masters) == 3 * 5
+    for master in masters:
+        master.forbid = set()
+    await asyncio.sleep(3 * AGAIN)
+    assert subscriptions(masters) == 4 * 5, "once they have accepted it"
+    holder = await redlock.lock("r", fair=True).acquire()
+    waiters = [waiting_fair(other) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    released = now()
+    await holder.release()
+    await asyncio.gather(*waiters)
+    assert now() - released < 0.1, "no heartbeat was needed"
+    always.cancel()
+    await elsewhere.release()
 
 
 async def test_clocks_that_jump_do_not_keep_a_waiter_out(masters: list[FakeMaster]) -> None:

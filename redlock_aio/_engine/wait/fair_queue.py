@@ -19,6 +19,9 @@ from redlock_aio._protocol.request import Request, Subscription
 IDLE = 1.0
 """Seconds after the end of the last wait at which the wake-up channel is unsubscribed."""
 
+AGAIN = 10.0
+"""Seconds after which a subscription that a master has refused is repeated."""
+
 
 class Waiter(Protocol):
     """One task that waits in the queues: a `FairWaiter`, or a fake in a test."""
@@ -61,6 +64,8 @@ class FairQueue:
         self._members = 0
         self._listening = False
         self._idle: asyncio.TimerHandle | None = None
+        self._refused: set[int] = set()
+        self._again: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<FairQueue, {len(self.waiters)} waiters>"
@@ -105,7 +110,24 @@ class FairQueue:
             # uses PUBLISH. So the two agree, whatever the version of each server is.
             sharded = commands.subscription(self.client, begins=begins, key=key, sharded=True)
             request = Subscription(sharded, request.payload)
+        if begins:
+            request.on_reply = self._subscribed
         self.masters.send_to(master, request)
+
+    def _subscribed(self, master: int, reply: object) -> None:
+        # Else a permission that was granted too late would count from the next connection on, or
+        # from the next time that nobody waits, which a busy program may never have.
+        if self._listening and isinstance(reply, Exception):
+            self._refused.add(master)
+            if self._again is None:
+                self._again = self.masters.loop.call_later(AGAIN, self._subscribe_again)
+
+    def _subscribe_again(self) -> None:
+        self._again = None
+        refused, self._refused = self._refused, set()
+        if self._listening:
+            for master in refused:
+                self._subscribe(master, begins=True)
 
     def _listen_no_more(self) -> None:
         self._idle = None
@@ -145,7 +167,8 @@ class FairQueue:
     def close(self) -> None:
         """Wake all waiting tasks, which then find the session closed."""
         self._listening = False
-        if self._idle is not None:
-            self._idle.cancel()
+        for timer in (self._idle, self._again):
+            if timer is not None:
+                timer.cancel()
         for waiter in self.waiters.values():
             waiter.wake()
