@@ -79,7 +79,7 @@ class Plan:
 
     @classmethod
     def of(cls, *, quick: bool) -> "Plan":
-        return cls(2, 0.2, 0.2, 1, 0.4) if quick else cls(9, 1.0, 0.7, 3, 0.8)
+        return cls(2, 0.1, 0.1, 1, 0.2) if quick else cls(9, 1.0, 0.7, 3, 0.8)
 
 
 @dataclass(slots=True)

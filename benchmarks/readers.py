@@ -226,13 +226,13 @@ def writers_among_threads(
 
 
 async def measure(urls: Sequence[str], *, quick: bool) -> tuple[list[list[str]], list[list[str]]]:
-    times, seconds = (2, 0.2) if quick else (11, 1.0)
+    times, seconds = (1, 0.1) if quick else (11, 1.0)
     async with Redlock(urls) as redlock:
         kinds = {kind: pair_of(redlock, kind) for kind in ("read", "fair and fenced", "plain")}
         uncontended = await measuring.beside_fair(kinds, MOST_TO_FAIR, times, seconds)
     together = [
-        await thousand_readers(urls, 3 if quick else 20),
-        await writers_among_readers(urls, 3 if quick else 40),
+        await thousand_readers(urls, 1 if quick else 20),
+        await writers_among_readers(urls, 2 if quick else 40),
         await readers_after_a_writer(urls, 2 if quick else 20),
     ]
     return uncontended, together
@@ -245,7 +245,7 @@ def main() -> None:
     with masters.running(options) as servers:
         urls = [server.url for server in servers]
         uncontended, together = measuring.run(measure(urls, quick=options.quick))
-        others = beside_another(urls[0], 5 if options.quick else 20)
+        others = beside_another(urls[0], 2 if options.quick else 20)
         machine = measuring.machine(urls[0], "redlock_aio", "redis", "hiredis")
     head = [
         "an uncontended pair",
