@@ -144,11 +144,11 @@ async def readers_after_a_writer(urls: Sequence[str], times: int) -> list[str]:
     ]
 
 
-def beside_another(url: str, times: int) -> list[list[str]]:
+def beside_another(url: str, times: int, threads: int) -> list[list[str]]:
     """
     Measure read-write locks for threads on one server, ours and portalocker's.
 
-    The pairs are uncontended. Then eight threads read for 20 ms, again and again, and a writer
+    The pairs are uncontended. Then *threads* threads read for 20 ms, again and again, and a writer
     comes *times* times.
     """
     connection = redis.Redis.from_url(url, decode_responses=True)
@@ -174,7 +174,7 @@ def beside_another(url: str, times: int) -> list[list[str]]:
             ),
         ):
             pairs = [one_after_another(enter, times) for enter in (read, write)]
-            waits = writers_among_threads(read, write, times)
+            waits = writers_among_threads(read, write, times, threads)
             rows.append([
                 name,
                 *[f"{1e6 * took:.0f} µs, {1e6 * cpu:.0f} µs" for took, cpu in pairs],
@@ -200,6 +200,7 @@ def writers_among_threads(
     read: Callable[[], AbstractContextManager[object]],
     write: Callable[[], AbstractContextManager[object]],
     times: int,
+    threads: int,
 ) -> list[float]:
     over = threading.Event()
 
@@ -208,7 +209,7 @@ def writers_among_threads(
             with read():
                 time.sleep(0.02)
 
-    readers = [threading.Thread(target=reads) for _ in range(8)]
+    readers = [threading.Thread(target=reads) for _ in range(threads)]
     for reader in readers:
         reader.start()
     waits = []
@@ -245,7 +246,8 @@ def main() -> None:
     with masters.running(options) as servers:
         urls = [server.url for server in servers]
         uncontended, together = measuring.run(measure(urls, quick=options.quick))
-        others = beside_another(urls[0], 2 if options.quick else 20)
+        times, threads = (2, 2) if options.quick else (20, 8)
+        others = beside_another(urls[0], times, threads)
         machine = measuring.machine(urls[0], "redlock_aio", "redis", "hiredis")
     head = [
         "an uncontended pair",
@@ -263,7 +265,10 @@ def main() -> None:
         measuring.table(["readers and writers together", "", "", "bar"], together),
         "For threads, on one server:",
         measuring.table(
-            ["", "read: time, CPU", "write: time, CPU", "writer among 8 readers: median, longest"],
+            [
+                "", "read: time, CPU", "write: time, CPU",
+                f"writer among {threads} readers: median, longest",
+            ],
             others,
         ),
     ])  # fmt: skip
