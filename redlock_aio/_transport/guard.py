@@ -281,9 +281,10 @@ class Guard:
             if sentry.connection is not connection:
                 # The marker was read over a connection that has ended. The server may have lost
                 # it since, by a flush or a restart; or it still has this program's own, although
-                # the set is not new. The next examination has to know, and one that is underway
-                # may have judged without that.
-                if marker is not None and sentry.state in {None, UNDECIDED}:
+                # the set is not new: also if that connection ended before the replies, so that no
+                # marker was read. The next examination has to know, and one that is underway may
+                # have judged without that.
+                if (marker is not None or not new) and sentry.state in {None, UNDECIDED}:
                     sentry.remember(Verdict(MEMBER) if new else late, marker)
                     sentry.recheck_soon()
             elif refuses(marked, get) and sentry.state is UNDECIDED:

@@ -197,16 +197,20 @@ async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
 
 
 @pytest.mark.parametrize("back", ["before", "after"])
+@pytest.mark.parametrize("reply", ["read", "lost"])
 async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
-    young: list[FakeMaster], back: str
+    young: list[FakeMaster], back: str, reply: str
 ) -> None:
     """
     Of five masters that have restarted, another program has marked the last one as rejoining.
 
     This program marks the others as members, and its connections to them end before it has read
-    that: they are back before or after the set is judged.
+    that, and perhaps before it has the replies to its writes: they are back before or after the set
+    is judged.
     """
     young[4].latency = 0.2
+    for master in young[:4]:
+        master.latency = 0.001 if reply == "read" else 0.03
     async with guarded(young) as redlock:
         await until_all_but_the_last_are_marked(young)
         mark(young[4], "rejoining", int(young[4]._clock()))
