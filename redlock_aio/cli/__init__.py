@@ -6,6 +6,7 @@ Results go to stdout, messages to stderr. The modules import public names of red
 
 import signal
 import sys
+import threading
 
 NEEDED = ("typer", "rich")
 """The packages of the extra ``cli``."""
@@ -16,7 +17,10 @@ def main() -> int:
     # The modules take a while. An interrupt meanwhile ends this process as a later one does, see
     # `frame.die_of_interrupt`, and shows no traceback. One that is ignored stays ignored.
     interrupted = signal.getsignal(signal.SIGINT)
-    if interrupted is signal.default_int_handler:
+    # Another thread gets no signals, and may not say what they do.
+    is_main = threading.current_thread() is threading.main_thread()
+    raises = is_main and interrupted is signal.default_int_handler
+    if raises:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from redlock_aio.cli import app
@@ -29,6 +33,6 @@ def main() -> int:
             " pip install '.[cli]' in the clone of redlock_aio\n"
         )
         return 70  # as `exits.Exit.FAILED`
-    if interrupted is signal.default_int_handler:
+    if raises:
         signal.signal(signal.SIGINT, interrupted)
     return app.main(sys.argv[1:])

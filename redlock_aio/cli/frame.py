@@ -77,9 +77,9 @@ def Number(  # noqa: N802 - as `typer.Option`
     Return the declaration of an option that is a whole number.
 
     Args:
-        least: The lowest that is accepted; ``None`` if the command itself checks that.
+        least: The lowest that is accepted; ``None`` if the command itself checks the number.
 
-        most: The highest, in the same way.
+        most: The highest, if there is a *least*; ``None`` for no limit.
     """
 
     def number(text: str | int) -> int:

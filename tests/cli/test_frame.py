@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import redis
 
-from redlock_aio.cli import app, durations, frame, look
+from redlock_aio.cli import app, durations, frame, look, main
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
@@ -283,6 +284,14 @@ def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")
+
+
+@pytest.mark.usefixtures("sigint_is_not_ignored")
+def test_it_begins_in_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread than the first one may not set what signals do."""
+    monkeypatch.setattr(sys, "argv", ["redlock", "--version"])
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(main).result(60) == Exit.DONE
 
 
 def end_of(
