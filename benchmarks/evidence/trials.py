@@ -203,7 +203,7 @@ PARTITIONS = tuple(
     Trial(
         Row(
             f"cut off: {name}", "One client loses packets to or from some masters.",
-            act, seconds=9.0, needs=NETWORK, job={"wait": 20_000, "body": (0.0, 0.04)},
+            act, seconds=13.0, needs=NETWORK, job={"wait": 20_000, "body": (0.0, 0.04)},
         ),
         ("plain", "read-write", "semaphore"),  # the writers and the permits are fair and fenced
         # A client that is cut off may delay the others until its registration in a queue has
@@ -225,7 +225,7 @@ CANCELLATIONS = (
         Trial(
             Row(
                 f"cancelled, {number} hung", f"Most turns are cancelled; {number} masters hang.",
-                hung(number), seconds=4.0 if number else 3.0, job=CANCELLED,
+                hung(number), seconds=5.0 if number else 3.0, job=CANCELLED,
             ),
             ("plain", "fair", "several", "read-write", "semaphore"),
             clean_within=2.0,
@@ -235,7 +235,7 @@ CANCELLATIONS = (
     Trial(
         Row(
             "cancelled, masters come and go", "Most turns are cancelled; masters come and go.",
-            until_calm(PAUSE, DROP, DROP, RESTART), seconds=5.0, job=CANCELLED,
+            until_calm(PAUSE, DROP, DROP, RESTART), seconds=6.0, job=CANCELLED,
         ),
         ("plain", "fair", "read-write", "semaphore"),
         clean_within=2.0, expected="may overlap",
@@ -256,7 +256,7 @@ KILLED = tuple(
     Trial(
         Row(
             "clients killed, masters come and go", "Any client is killed, one every 4.5 s.",
-            clients_killed, seconds=12.0, job={**LONG_BODIES, "wait": 10_000},
+            clients_killed, seconds=16.0, job={**LONG_BODIES, "wait": 10_000},
         ),
         columns,
         {"longest_gap": gap},
