@@ -158,6 +158,15 @@ def fail(masters: Iterable[FakeMaster], error: str = "OOM command not allowed") 
         master.error = error
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until *true* returns True, for at most a minute."""
+    for _ in range(12_000):
+        if true():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError
+
+
 async def settle(masters: Iterable[FakeMaster], seconds: float = 3) -> None:
     """Resume *masters* and wait until they have executed all requests sent to them."""
     resume(masters)

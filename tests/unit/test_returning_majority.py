@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,21 @@ from redlock_aio.testing import FakeMaster
 
 from . import kit
 from .diary import Diary
-from .kit import KIND, Kind, Masters, fail, guarded, hang, kill, now, ran, restart, resume, slow
+from .kit import (
+    KIND,
+    Kind,
+    Masters,
+    fail,
+    guarded,
+    hang,
+    kill,
+    now,
+    ran,
+    restart,
+    resume,
+    slow,
+    until,
+)
 
 pytestmark = pytest.mark.promise("S4")
 
@@ -108,15 +122,6 @@ async def test_masters_that_refuse_for_a_while_and_stay_connected(
     await until(lambda: any(lease.remaining > TTL - 500 for lease in leases))
     await asyncio.sleep(0.05)
     assert [lease.remaining > TTL - 500 for lease in leases] == [True] * 50
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until *true* returns True, for at most a minute."""
-    for _ in range(12_000):
-        if true():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError
 
 
 async def next_extension(master: FakeMaster) -> None:

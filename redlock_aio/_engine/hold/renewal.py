@@ -17,7 +17,16 @@ from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.quorum import LOST, NOT_YET, OK, WON, Answer, Outcome, Vote
+from redlock_aio._rules.quorum import (
+    LOST,
+    NOT_YET,
+    OK,
+    WON,
+    Answer,
+    Outcome,
+    Vote,
+    majority,
+)
 
 COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
@@ -220,8 +229,7 @@ class Renewal(Round):
         answer in time would otherwise execute extensions that nobody counts, and get each of
         them again four times as often, until all leases are lost.
         """
-        before = self.replies[master]
-        if not isinstance(before, NoReply) or before.answer is not Answer.TIMED_OUT:
+        if not _is_on_its_way(self.replies[master]):
             return
         if reply == OK:
             # The round had failed. A task in `Lease.extend` was woken then, and looks at all its
@@ -232,6 +240,24 @@ class Renewal(Round):
         elif reply.__class__ is int:
             self.replies[master] = reply
             self.declined(master, reply)
+        else:
+            # Above all the end of the connection: a repetition does not follow this one any more.
+            self.replies[master] = reply
+
+    def is_worth_repeating(self) -> bool:
+        """
+        Return whether a majority could answer a repetition at once.
+
+        A master answers in order: one that has still to answer this extension would answer a
+        repetition behind it, and this one counts as soon as that. So repetitions to masters that
+        are only slow win nothing, and make them slower: with many leases each round of timeouts
+        would cause a larger one, until all leases are lost though nothing has failed.
+        """
+        able = sum(
+            link.votes and reply is not NOT_YET and not _is_on_its_way(reply)
+            for link, reply in zip(self.masters.links, self.replies, strict=True)
+        )
+        return able >= majority(len(self.replies))
 
     def restore_missing(self) -> None:
         if self.against:
@@ -327,6 +353,11 @@ def _grouped(renewals: Sequence[Renewal], most: int) -> Iterator[list[Renewal]]:
         group.append(renewal)
     if group:
         yield group
+
+
+def _is_on_its_way(counted: object) -> bool:
+    """Return whether a master that was *counted* so may still answer."""
+    return isinstance(counted, NoReply) and counted.answer is Answer.TIMED_OUT
 
 
 def _may_lack_key(reply: object) -> bool:

@@ -234,6 +234,12 @@ class Agenda:
         return due
 
 
+def may_be_extended(hold: HeldLease) -> bool:
+    """Return whether no extension of *hold* is underway that a new one would only follow."""
+    last = hold.extension
+    return not isinstance(last, Renewal) or last.is_worth_repeating()
+
+
 class Watchdog:
     """Extends leases, and ends those that are lost."""
 
@@ -248,7 +254,7 @@ class Watchdog:
         self._factor = factor
         self._agenda = Agenda(masters.loop, masters.clock, self._attend)
         self._unchecked: dict[HeldLease, None] = {}  # leases whose keys are to be checked, in order
-        self._failed: dict[HeldLease, None] = {}  # leases whose last extension failed
+        self._failed: dict[HeldLease, Renewal] = {}  # leases whose last extension failed, and it
         self._ending: dict[HeldLease, None] = {}  # lost leases that are released at their deadlines
         self._to_retry: list[HeldLease] = []  # those to extend at once, the most urgent one last
         self._returned_at = -math.inf  # when a master's vote last returned, and a majority voted
@@ -347,10 +353,13 @@ class Watchdog:
 
     def _retry_failed(self) -> None:
         """Extend at once the leases whose last extension failed: a majority is back."""
-        if self._failed:
+        # Not those that only wait for slow masters: they stay here until that fails too.
+        helped = [hold for hold, last in self._failed.items() if last.is_worth_repeating()]
+        if helped:
             idle = not self._to_retry
-            waiting = dict.fromkeys(self._to_retry) | self._failed
-            self._failed = {}
+            for hold in helped:
+                del self._failed[hold]
+            waiting = dict.fromkeys([*self._to_retry, *helped])
             # With many leases it takes a while until the last one is extended.
             self._to_retry = sorted(waiting, key=_deadline, reverse=True)
             # Else `_retry_next` is scheduled already and takes the new list. A second chain would
@@ -386,9 +395,11 @@ class Watchdog:
                 self.lose(hold, self.why_expired(hold, now))
             elif now >= hold.check_at:
                 self._check(hold, now)
-            elif hold.renewed and not self.masters.closed:
+            elif hold.renewed and not self.masters.closed and may_be_extended(hold):
                 together.append(self._begin(hold, max(hold.ttl, hold.pending_ttl), now))
-            else:  # Not extended, or dropped without a release: the lease ends at its deadline.
+            else:
+                # Not extended, or dropped without a release: the lease ends at its deadline. Or
+                # the last extension is still underway, and is looked at again in a while.
                 hold.schedule_retry(now)
                 self._agenda.put(hold, now)
         # `begin_extension` has set `due` of each to the report of its loss. So the timer ends it if
@@ -447,8 +458,10 @@ class Watchdog:
             renewal.restore_missing()
             # Its neighbours failed when the same masters refused. Masters that refuse push
             # nothing when they stop, so this success is the only sign that a majority is back.
-            if hold in self._failed:
-                del self._failed[hold]
+            # If it is the extension that had failed, by late replies, the masters are slow only:
+            # the neighbours' replies come late, too.
+            failed = self._failed.pop(hold, None)
+            if failed is not None and failed is not renewal:
                 self._retry_failed()
             if (emitter := self.masters.emitter) is not None:
                 emitter.emit_soon(hold.extended_event(renewal.ttl, timing.remaining(deadline, now)))
@@ -458,7 +471,7 @@ class Watchdog:
         elif renewal.verdict is LOST:
             # It stays there until it is extended, ends, or is taken by `_retry_failed`. Without
             # this entry it would wait for its next try although a majority is back.
-            self._failed[hold] = None
+            self._failed[hold] = renewal
             # It was sent before a master's vote returned, and counts that master as away. Nothing
             # else would repeat it soon: `_retry_failed` ran before it was in `_failed`.
             if renewal.began < self._returned_at:
@@ -483,13 +496,13 @@ class Watchdog:
             if hold.is_given_up:
                 raise hold.not_held()
             self.masters.check_open()
-            is_shorter = ttl < hold.ttl
-            renewal = self.renew(hold, ttl, now)
-            if is_shorter:
-                self._leave_queue(hold)
-            sent.append(renewal)
-            if renewal.verdict is OPEN:
-                await self.masters.wait_for(renewal)
+            if not sent or sent[-1].is_worth_repeating():
+                is_shorter = ttl < hold.ttl
+                sent.append(self.renew(hold, ttl, now))
+                if is_shorter:
+                    self._leave_queue(hold)
+            if sent[-1].verdict is OPEN:
+                await self.masters.wait_for(sent[-1])
             # Also one that had timed out: a majority may have granted it since.
             if hold.valid(self.masters.clock()) and any(each.verdict is WON for each in sent):
                 return

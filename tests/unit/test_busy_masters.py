@@ -1,0 +1,197 @@
+"""Masters that are busier than their timeout: what they are asked must not keep them so."""
+
+import asyncio
+import math
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from redlock_aio import Lease, Redlock
+from redlock_aio._engine.hold.renewal import Renewal
+from redlock_aio._protocol.scripts import EXTEND
+from redlock_aio.testing import FakeMaster
+
+from .kit import Masters, fail, kill, now, ran, slow, until
+
+pytestmark = pytest.mark.promise("S4")
+
+TTL = 3000
+BUSY = 0.6
+"""The share of its time for which a master is busy before it stands still."""
+
+
+class BusyMaster(FakeMaster):
+    """
+    A master that takes time to execute requests, one after the other.
+
+    Attributes:
+        rate: How many bytes of requests it executes in a second.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.rate = math.inf
+        self.received = 0
+        self._free_at = 0.0
+
+    def receive(self, transport: Any, data: bytes) -> None:
+        self.received += len(data)
+        loop = asyncio.get_running_loop()
+        self._free_at = max(self._free_at, loop.time()) + len(data) / self.rate
+        loop.call_later(self._free_at - loop.time(), super().receive, transport, data)
+
+    def stand_still(self, seconds: float) -> None:
+        """Execute nothing for *seconds*, as while a server forks or writes to a slow disk."""
+        self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + seconds
+
+
+@pytest.fixture
+def masters() -> list[FakeMaster]:
+    return [BusyMaster(f"m{number}") for number in range(5)]
+
+
+@pytest.fixture
+async def impatient(masters: Masters) -> AsyncIterator[Redlock]:
+    """Open a manager whose masters time out after 50 ms."""
+    async with Redlock(masters, restart_guard="off", master_timeout=50) as redlock:
+        yield redlock
+
+
+async def get_busy(masters: Sequence[FakeMaster]) -> None:
+    """Make *masters* so slow that what they are asked now takes `BUSY` of their time."""
+    busy = [master for master in masters if isinstance(master, BusyMaster)]
+    before = [master.received for master in busy]
+    await asyncio.sleep(TTL / 1000)
+    for master, received in zip(busy, before, strict=True):
+        master.rate = (master.received - received) / (TTL / 1000) / BUSY
+
+
+async def release(leases: Sequence[Lease]) -> None:
+    await asyncio.gather(*(lease.release() for lease in leases))
+
+
+async def test_leases_outlive_a_moment_in_which_all_masters_stand_still(
+    impatient: Redlock, masters: list[BusyMaster]
+) -> None:
+    """
+    Replies come late from then on, until the masters have caught up.
+
+    If each timeout led to another request, they would never catch up, and all leases would end.
+    """
+
+    async def acquire(number: int) -> Lease:
+        await asyncio.sleep(random.random())
+        return await impatient.lock(f"r{number}", ttl=TTL, on_lost="flag").acquire()
+
+    leases = await asyncio.gather(*map(acquire, range(100)))
+    await asyncio.sleep(TTL / 1000)
+    await get_busy(masters)
+    for master in masters:
+        master.stand_still(0.4)
+    await asyncio.sleep(4 * TTL / 1000)
+    assert [lease.valid for lease in leases] == [True] * 100
+    began = now()
+    async with impatient.lock("another"):
+        pass
+    assert now() - began < 0.05  # they have caught up
+    await release(leases)
+
+
+@pytest.mark.parametrize("others", [None, kill, fail], ids=["slow", "one down", "one refuses"])
+async def test_masters_that_are_slow_get_each_extension_once(
+    impatient: Redlock, masters: Masters, others: Any
+) -> None:
+    """They answer in order: a repetition would be answered behind the first one."""
+    async with impatient.lock("r", ttl=TTL) as lease:
+        slow(masters, 0.6)
+        if others is not None:
+            others(masters[4:])
+        before = ran(masters[0], EXTEND)
+        await asyncio.sleep(30)
+        assert lease.valid
+        # One a cycle: a third of the ttl, or a little less, and then 0.6 s until it counts.
+        assert 16 <= ran(masters[0], EXTEND) - before <= 22
+
+
+async def test_masters_that_are_slow_get_an_explicit_extension_once(
+    impatient: Redlock, masters: Masters
+) -> None:
+    async with impatient.lock("r", ttl=TTL, auto_extend=False) as lease:
+        slow(masters, 0.6)
+        await lease.extend(2 * TTL)
+        assert lease.remaining > 2 * TTL - 1000
+        assert ran(masters[0], EXTEND) == 1
+
+
+async def test_a_late_extension_costs_its_neighbours_nothing(
+    impatient: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late reply shows that masters are slow, not that they are back."""
+    leases = await asyncio.gather(
+        *(impatient.lock(f"r{number}", ttl=TTL, on_lost="flag").acquire() for number in range(50))
+    )
+    slow(masters, 0.6)
+    looks = 0
+
+    def look(renewal: Renewal, is_worth_it: Any = Renewal.is_worth_repeating) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(is_worth_it(renewal))
+
+    monkeypatch.setattr(Renewal, "is_worth_repeating", look)
+    before = ran(masters[0], EXTEND)
+    await asyncio.sleep(TTL / 1000)
+    assert all(lease.valid for lease in leases)
+    assert ran(masters[0], EXTEND) - before <= 50 * 2
+    assert looks <= 50 * 8
+    await release(leases)
+
+
+async def test_an_extension_that_was_lost_with_its_connections_is_repeated(
+    impatient: Redlock, masters: Masters
+) -> None:
+    """It was late, and nothing of it is underway any more."""
+    async with impatient.lock("r", ttl=TTL) as lease:
+        slow(masters, 0.6)
+        await asyncio.sleep(1.2)  # it has left, and has timed out
+        asked = ran(masters[0], EXTEND)
+        for master in masters:
+            master.cut()
+        slow(masters, 0.001)
+        await asyncio.sleep(0.5)
+        assert ran(masters[0], EXTEND) == asked + 1
+        assert lease.remaining > TTL - 600
+
+
+async def test_an_extension_that_waited_for_slow_masters_is_repeated_when_they_are_back(
+    impatient: Redlock, masters: list[BusyMaster]
+) -> None:
+    """The vote of one master that returned before them has not made it forget that it failed."""
+    async with impatient.lock("r", ttl=10 * TTL) as lease:
+        await asyncio.sleep(1)
+        slow(masters, 0.9)
+        asked = masters[0].received
+        await until(lambda: masters[0].received > asked)
+        await asyncio.sleep(0.06)  # it has timed out, and is underway
+        for some in (masters[4:], masters[:4]):
+            for master in some:
+                master.latency = 0.001
+                master.cut()
+            await asyncio.sleep(0.5)
+        # Sooner than the next try after a failure, which comes after a twelfth of the ttl.
+        assert lease.remaining > 9 * TTL
+
+
+async def test_a_majority_that_is_not_slow_gets_a_repetition(
+    impatient: Redlock, masters: Masters
+) -> None:
+    """Three masters refuse for a while. That two others are slow puts nothing off."""
+    async with impatient.lock("r", ttl=TTL) as lease:
+        slow(masters[3:], 1.5)
+        fail(masters[:3])
+        await asyncio.sleep(1.2)
+        fail(masters[:3], "")
+        await asyncio.sleep(TTL / 1000 / 12 + 0.05)
+        assert lease.remaining > TTL - 400
