@@ -33,7 +33,18 @@ from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.clock_offsets import Clocks
-from redlock_aio._rules.quorum import COMPLETE, LOST, NOT_YET, OK, WON, Answer, Outcome, Tally, Vote
+from redlock_aio._rules.quorum import (
+    COMPLETE,
+    LOST,
+    NOT_YET,
+    OK,
+    WON,
+    Answer,
+    Outcome,
+    Tally,
+    Vote,
+    majority,
+)
 from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio.errors import ErrorCode, RedlockError
 
@@ -223,6 +234,24 @@ class Round(Tally, Sender):
         for number in self.missing:
             self.on_reply(number, self.masters.links[number].overdue())
 
+    def is_worth_repeating(self) -> bool:
+        """
+        Return whether a majority could answer a repetition of this round at once.
+
+        A master that has no vote can't, nor can one that has still to answer this round: it
+        answers in order. What is sent again anyhow wins nothing, and is more to do for the masters
+        when they go on, and for this program meanwhile. With thousands of leases or waiting tasks
+        it would be more than they can do, and a moment in which the masters stand still would have
+        no end.
+
+        Only of rounds whose `late` records that a master has answered.
+        """
+        able = sum(
+            link.votes and not is_underway(reply)
+            for link, reply in zip(self.masters.links, self.replies, strict=True)
+        )
+        return able >= majority(len(self.replies))
+
     def votes(self) -> tuple[Vote, ...]:
         return votes(self.masters.links, self.replies, self.policy.classify)
 
@@ -253,6 +282,13 @@ def votes(
         replies.vote(link.name, answer, classify)
         for link, answer in zip(links, answers, strict=True)
     )
+
+
+def is_underway(counted: object) -> bool:
+    """Return whether a master that was *counted* so has still to answer."""
+    if isinstance(counted, NoReply):
+        return counted.answer is Answer.TIMED_OUT
+    return counted is NOT_YET
 
 
 class Query(Round):

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, Redlock
+from redlock_aio import Lease, QuorumUnavailableError, Redlock, Retry
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.testing import FakeMaster
 
-from .kit import Masters, fail, kill, now, ran, slow, until
-
-pytestmark = pytest.mark.promise("S4")
+from .kit import Masters, fail, hang, kill, now, ran, slow, until
 
 TTL = 3000
 BUSY = 0.6
@@ -195,3 +193,90 @@ async def test_a_majority_that_is_not_slow_gets_a_repetition(
         fail(masters[:3], "")
         await asyncio.sleep(TTL / 1000 / 12 + 0.05)
         assert lease.remaining > TTL - 400
+
+
+# Tasks that wait for a lock
+
+
+async def test_acquisitions_go_on_after_a_moment_in_which_all_masters_stand_still(
+    masters: list[BusyMaster],
+) -> None:
+    """
+    Requests come at a constant rate, whatever becomes of those before.
+
+    If those that wait asked again and again, the masters would never catch up.
+    """
+    took: list[float] = []
+    async with Redlock(masters, restart_guard="off") as redlock:
+
+        async def use(number: int) -> None:
+            began = now()
+            async with redlock.lock(f"r{number}", wait=5000):
+                took.append(now() - began)
+
+        async with asyncio.TaskGroup() as tasks:
+
+            async def come(seconds: float) -> None:
+                ends = now() + seconds
+                while now() < ends:
+                    tasks.create_task(use(random.getrandbits(64)))
+                    await asyncio.sleep(random.expovariate(100))
+
+            await asyncio.gather(come(TTL / 1000), get_busy(masters))
+            await come(1)
+            for master in masters:
+                master.stand_still(0.4)
+            await come(5)
+            del took[:]
+            await come(1)
+            assert max(took) < 0.1  # they have caught up
+
+
+@pytest.mark.parametrize("away", [kill, hang])
+async def test_tasks_that_wait_ask_once_a_second_while_no_majority_can_answer(
+    masters: list[BusyMaster], away: Any
+) -> None:
+    """One of them, to see why. All ask as soon as a majority is back."""
+    async with Redlock(masters, restart_guard="off") as redlock:
+        await redlock.check()
+        away(masters[:3])
+        before = masters[4].received
+        waiting = [
+            asyncio.create_task(redlock.lock(f"r{number}", wait=60_000).acquire())
+            for number in range(30)
+        ]
+        await asyncio.sleep(1)
+        first = masters[4].received - before
+        await asyncio.sleep(20)
+        assert masters[4].received - before < 2 * first
+        for master in masters[:3]:
+            if away is kill:
+                master.restart()
+            master.resume()
+        await until(lambda: sum(each.votes for each in redlock.statistics().masters) >= 3)
+        back = now()
+        leases = await asyncio.gather(*waiting)
+        assert now() - back < 0.1
+        await release(leases)
+
+
+async def test_a_wait_that_no_majority_answers_ends_with_another_attempt(
+    redlock: Redlock, masters: Masters
+) -> None:
+    await redlock.check()
+    kill(masters[:3])
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await redlock.lock("r", wait=10_000).acquire()
+    assert 3 <= caught.value.attempts <= 14
+    assert 9.8 < now() < 10.2
+
+
+async def test_limited_attempts_do_not_wait_for_a_majority(
+    redlock: Redlock, masters: Masters
+) -> None:
+    await redlock.check()
+    hang(masters)
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await redlock.lock("r", retry=Retry(attempts=3)).acquire()
+    assert caught.value.attempts == 3
+    assert now() < 2

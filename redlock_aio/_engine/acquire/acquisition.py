@@ -35,6 +35,12 @@ from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio._rules.timing import milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
 
+LOOK_AGAIN, LOOK_SELDOM = 1.0, 8.0
+"""
+Seconds between the first two looks of a waiting task whether a majority could answer an attempt,
+and after several: thousands of tasks may wait, and a vote that returns wakes them.
+"""
+
 
 class Acquisition:
     """
@@ -335,6 +341,7 @@ class Acquisition:
             if masters.closed:  # the rounds were ended, and tell nothing of the masters
                 masters.check_open()
             observer.record(votes, failed.missing)
+            await self._wait_for_a_majority(watch)
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
             # contradict themselves would be asked in a busy loop.
@@ -348,6 +355,24 @@ class Acquisition:
             watch = result
             if not is_cut_short(watch.failed, at_most, masters.master_timeout):
                 known = watch
+
+    async def _wait_for_a_majority(self, watch: Watch) -> None:
+        """
+        Wait while no majority could answer another attempt, and until the last one is due.
+
+        One task of this process asks nevertheless, about once a second, to see why not.
+        """
+        masters, budget = self._masters, self._budget
+        if self._lock.options.retry.attempts is not None:
+            return  # it gives up after so many attempts, also if no master ever answers
+        pause = LOOK_AGAIN
+        while not (masters.closed or watch.is_worth_repeating() or masters.outages.may_ask()):
+            left = budget.until_last_attempt(masters.master_timeout) or 0
+            # The replies to the release, and a vote that returns, wake the task.
+            short = min(left / 1000, pause)
+            if left <= SHORTEST_PAUSE or await self._wait_until_free(watch, short):
+                return
+            pause = min(2 * pause, LOOK_SELDOM)
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
         # A release of this process is not pushed by the masters: the queue reports it. With the

@@ -10,23 +10,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock_aio._engine.hold.held_lease import HeldLease
-from redlock_aio._engine.masters import KEPT, MasterSet, Query, Round, votes
+from redlock_aio._engine.masters import KEPT, MasterSet, Query, Round, is_underway, votes
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.commands import NEVER, Extension, is_revocation
 from redlock_aio._protocol.replies import OTHERS
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import timing
 from redlock_aio._rules.causes import Loss, LossCause
-from redlock_aio._rules.quorum import (
-    LOST,
-    NOT_YET,
-    OK,
-    WON,
-    Answer,
-    Outcome,
-    Vote,
-    majority,
-)
+from redlock_aio._rules.quorum import LOST, NOT_YET, OK, WON, Answer, Outcome, Vote
 
 COUNT_REFUSALS = QuarantineRule.COUNT_REFUSALS
 
@@ -229,7 +220,7 @@ class Renewal(Round):
         answer in time would otherwise execute extensions that nobody counts, and get each of
         them again four times as often, until all leases are lost.
         """
-        if not _is_on_its_way(self.replies[master]):
+        if not is_underway(self.replies[master]):
             return
         if reply == OK:
             # The round had failed. A task in `Lease.extend` was woken then, and looks at all its
@@ -243,21 +234,6 @@ class Renewal(Round):
         else:
             # Above all the end of the connection: a repetition does not follow this one any more.
             self.replies[master] = reply
-
-    def is_worth_repeating(self) -> bool:
-        """
-        Return whether a majority could answer a repetition at once.
-
-        A master answers in order: one that has still to answer this extension would answer a
-        repetition behind it, and this one counts as soon as that. So repetitions to masters that
-        are only slow win nothing, and make them slower: with many leases each round of timeouts
-        would cause a larger one, until all leases are lost though nothing has failed.
-        """
-        able = sum(
-            link.votes and reply is not NOT_YET and not _is_on_its_way(reply)
-            for link, reply in zip(self.masters.links, self.replies, strict=True)
-        )
-        return able >= majority(len(self.replies))
 
     def restore_missing(self) -> None:
         if self.against:
@@ -353,11 +329,6 @@ def _grouped(renewals: Sequence[Renewal], most: int) -> Iterator[list[Renewal]]:
         group.append(renewal)
     if group:
         yield group
-
-
-def _is_on_its_way(counted: object) -> bool:
-    """Return whether a master that was *counted* so may still answer."""
-    return isinstance(counted, NoReply) and counted.answer is Answer.TIMED_OUT
 
 
 def _may_lack_key(reply: object) -> bool:

@@ -134,6 +134,10 @@ class Watch(Round):
         answer = replies.classify(self.failed.replies[master]).answer
         return answer in {Answer.ERROR, Answer.QUARANTINED}
 
+    def late(self, master: int, reply: object) -> None:
+        super().late(master, reply)
+        self.replies[master] = reply  # the master has no more to answer, see `is_worth_repeating`
+
     def changed(self, master: int) -> None:
         # Before the reply to the release a push tells of nothing newer than that reply will.
         if self.replies[master] is not NOT_YET:
