@@ -15,7 +15,9 @@ import contextlib
 import os
 import re
 import socket
+import ssl
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from redis.asyncio import Redis, RedisCluster
@@ -26,7 +28,11 @@ from redis.asyncio.connection import (
     SSLConnection,
 )
 from redis.asyncio.retry import Retry as RedisRetry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -83,6 +89,10 @@ When the system sends a probe: after 30 s without data, and up to 3 of them, 5 s
 Networks forget a silent connection, often after 4 minutes, and say nothing. Without probes the
 next lock would be asked of masters that none of its requests reaches.
 """
+
+
+_CERTIFICATES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+"""The settings that name a file, or a folder, with certificates."""
 
 
 class UnconfirmedError(ConnectionError):
@@ -217,6 +227,10 @@ class _Settings:
         self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
         self._name = _name(pool)
         self._was_connected = False
+        # A class of the user's own may have other certificates for each connection.
+        self._keeps_tls = pool.connection_class in (SSLConnection, SentinelManagedSSLConnection)
+        self._tls: object = None
+        self._tls_files: object = None
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
@@ -231,7 +245,18 @@ class _Settings:
         return f"<{type(self).__name__} {self._name}>"
 
     def _make(self) -> Any:
-        return self._class(**self._kwargs)
+        connection = self._class(**self._kwargs)
+        if self._keeps_tls:
+            # redis-py reads the certificates of all authorities for each connection, and the event
+            # loop stands still meanwhile, for 30 to 50 ms. A master that is down is dialled twice
+            # a second. Asked before the files are read: if they change meanwhile, they are read
+            # once more.
+            files = _states(self._kwargs.get(name) for name in _CERTIFICATES)
+            if files == self._tls_files:
+                connection.ssl_context = self._tls
+            else:
+                self._tls, self._tls_files = connection.ssl_context, files
+        return connection
 
     async def _opened(self, connection: Any) -> tuple[asyncio.Transport, object]:
         try:
@@ -347,6 +372,20 @@ class _Found:
 
     async def get_master_address(self) -> tuple[str, int]:
         return self._where
+
+
+def _states(named: Iterable[object]) -> tuple[object, ...]:
+    """Return what changes with the files that are *named*, and with those of the system."""
+    system = ssl.get_default_verify_paths()
+    states = list[object]()
+    for path in (*named, system.cafile, system.capath):
+        state = None
+        # It is missing, or no path: redis-py says so when it reads it.
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            found = Path(path).stat()  # type: ignore[arg-type]
+            state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        states.append(state)
+    return (system, *states)
 
 
 def _looked_up(connection: Any) -> tuple[str, int] | None:

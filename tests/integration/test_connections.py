@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -251,6 +253,49 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
             # The server ends the connection at once. What the client has sent meanwhile resets it,
             # and the alert may be lost with it: with redis-py 5.2 in every second attempt.
             await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0), within=60)
+
+
+async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of all authorities take tens of milliseconds, in which the event loop stands still."""
+    made, dialled = list[ssl.SSLContext](), list[Address]()
+    make, dial = ssl.create_default_context, Address.dial
+
+    def counted() -> ssl.SSLContext:
+        made.append(make())
+        return made[-1]
+
+    async def dialling(self: Address) -> tuple[asyncio.Transport, object]:
+        dialled.append(self)
+        return await dial(self)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    monkeypatch.setattr(Address, "dial", dialling)
+    url = f"rediss://localhost:{free_port()}"
+    async with Redlock([url], restart_guard="off") as redlock:
+        with pytest.raises(QuorumUnavailableError):
+            await redlock.lock("r", wait=0).acquire()
+        await until(lambda: len(dialled) > 3)
+    assert len(made) == 1
+
+
+async def test_a_certificate_that_is_renewed_is_used_by_the_next_connection(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "other").mkdir()
+    refused = Certificates(tmp_path / "other").client
+    with with_tls(tmp_path, mutual=True) as tls:
+        used = [tmp_path / "used.pem", tmp_path / "used.key"]
+        for source, target in zip(refused, used, strict=True):
+            shutil.copy(source, target)
+        url = f"{tls.url}&ssl_certfile={used[0]}&ssl_keyfile={used[1]}"
+        async with Redlock([url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
+            with pytest.raises(QuorumUnavailableError):
+                await redlock.lock("r", wait=0).acquire()
+            for source, target in zip(tls.certificates.client, used, strict=True):
+                shutil.copy(source, target)
+            await lock_once(redlock)
 
 
 async def test_a_certificate_is_checked(tls: Tls) -> None:
