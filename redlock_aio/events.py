@@ -239,7 +239,7 @@ class MasterLost:
 
     Emitted again without a `MasterBack` in between only when the cause changes, such as
     from `NoVoteCause.RESTARTED` to `NoVoteCause.FLUSHED`; all causes for which a master is
-    unreachable count as one. Each change of the reason is logged in any case.
+    unreachable count as one. A new reason is logged in any case.
 
     Attributes:
         master: The master's address, without credentials.

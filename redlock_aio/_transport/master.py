@@ -48,6 +48,9 @@ LONGEST_DIAL = 4.0
 FIRST_DELAY, LONGEST_DELAY = 0.02, 0.5
 """The first and the longest delay between two attempts, in seconds; jitter takes up to half."""
 
+AGAIN = 60.0
+"""Seconds after which a reason of the same outage is logged again, if another one came between."""
+
 SAME_WORDS = 0.2
 """Seconds for which the text about a master without a vote is reused."""
 
@@ -135,6 +138,8 @@ class Master:
         """Why there is no connection, or why there was none before."""
         self._logged = Standing()
         """The standing as the log has it, with the bars from before while the link is down."""
+        self._told_until: dict[object, float] = {}
+        """Until when each reason of the present outage is not logged again."""
         self._voted = False
         self._no_reply = NoReply(Answer.UNREACHABLE, "connecting")
         self._described_at = -math.inf
@@ -436,15 +441,23 @@ class Master:
         else:
             vote = Vote(self.name, bar.answer, bar.describe(self._context.clock()))
         if standing.link is not None:
-            if logged.link is not None and _told(logged.link) == _told(standing.link):
+            told, now = _told(standing.link), self._context.clock()
+            if logged.link is not None and _told(logged.link) == told:
                 return
-            _warn(str(vote))
+            # Reasons may alternate: a server that refuses a certificate may reset the connection
+            # before it says so. Without this, each attempt to connect would log a line.
+            if now >= self._told_until.get(told, -math.inf):
+                _warn(str(vote))
+                # A text may have a number that is another one each time: what is over goes.
+                lasting = {each: until for each, until in self._told_until.items() if until > now}
+                self._told_until = {**lasting, told: now + AGAIN}
             # The bars of the former connection stay: if the master comes back with the same
             # quarantine, the log has that line already; if it votes, the log says so.
             self._logged = logged._replace(link=standing.link)
         else:
             if logged.link is not None:
                 log.info("%s", f"{self.name}: connected again")
+                self._told_until.clear()
             self._logged = logged = logged._replace(link=None)
             if bar is not None and bar.provisional:
                 return  # the vote is not known yet

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
 from redlock_aio._transport import connection as connection_module, debts, master as module
+from redlock_aio.events import Event, MasterLost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
@@ -48,6 +50,36 @@ async def test_a_master_that_is_away_votes_at_once_and_comes_back(
     getattr(masters[0], repair)()
     await asyncio.sleep(module.LONGEST_DELAY + 0.1)
     assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+
+
+async def test_reasons_that_alternate_are_logged_once_a_minute(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a server that refuses a certificate, and may end the connection before it says so."""
+    texts = itertools.cycle(["the certificate is refused", "Connection reset by peer"])
+    dial, events = FakeMaster.dial, list[Event]()
+
+    async def refused(master: FakeMaster) -> tuple[asyncio.Transport, object]:
+        if master is masters[0]:
+            raise ConnectionError(next(texts))
+        return await dial(master)
+
+    caplog.set_level(logging.INFO, "redlock_aio")
+    async with Redlock(masters, restart_guard="off", listener=events.append):
+        monkeypatch.setattr(FakeMaster, "dial", refused)
+        masters[0].cut()
+        await asyncio.sleep(50)
+        assert len(caplog.messages) == 3, "how the connection ended, and two reasons"
+        await asyncio.sleep(40)
+        assert len(caplog.messages) == 5
+        assert [type(event) for event in events] == [MasterLost]
+        monkeypatch.setattr(FakeMaster, "dial", dial)
+        await asyncio.sleep(2)
+        assert caplog.messages[-1] == "m0: connected again"
+        monkeypatch.setattr(FakeMaster, "dial", refused)
+        masters[0].cut()
+        await asyncio.sleep(5)
+        assert len(caplog.messages) == 9, "another outage: each of its reasons is told"
 
 
 async def test_dialling_slows_down_and_never_stops(
