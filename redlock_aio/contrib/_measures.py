@@ -171,7 +171,10 @@ def measured(event: Event) -> list[Measurement]:
 
 def resource_of(event: Event, label: ResourceLabel) -> str:
     """Return the value of the label "resource" for an event of a lock."""
-    return label(getattr(event, "resources", ()))
+    # Half of a surrogate pair, as from `os.fsdecode`, has no UTF-8: the collector would fail, and
+    # export nothing, until the program ends.
+    text = str(label(getattr(event, "resources", ())))
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def checked(resource_label: ResourceLabel | None) -> ResourceLabel | None:

@@ -244,6 +244,16 @@ async def test_a_broken_exporter_touches_no_lock(
     assert "the listener raised an error at Acquired" in caplog.text
 
 
+async def test_a_label_without_utf_8_breaks_no_collection(masters: list[FakeMaster]) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry, resource_label=lambda names: f"{names[0]}\udce9")
+    redlock = Redlock(masters, restart_guard="off", listener=metrics)
+    async with redlock, redlock.lock("r"):
+        pass
+    labels = {"mode": "exclusive", "outcome": "acquired", "resource": "r\\udce9"}
+    assert value(registry, "redlock_acquisitions_total", **labels) == 1
+
+
 def test_a_registry_takes_these_metrics_once() -> None:
     registry = CollectorRegistry()
     Metrics(registry=registry)
