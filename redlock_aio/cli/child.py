@@ -85,6 +85,7 @@ class Child:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._code = -int(signal.SIGKILL)  # the last signal that it gets, if it can't be ended
         self._interrupted = False
+        self._was_terminated = False
         self._had_terminal = False
         self.leader_only: bool = False
         self.is_gone: bool = False
@@ -157,6 +158,7 @@ class Child:
 
     def terminate(self) -> None:
         """Send SIGTERM to the whole group; a stopped process would not see it, so also SIGCONT."""
+        self._was_terminated = True
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
 
@@ -197,7 +199,9 @@ class Child:
     def _take_terminal_back(self) -> None:
         """Give the terminal back to the group of this process: keys reach it from now on."""
         self._had_terminal = self._had_terminal or self._terminal.belongs_to(self.group)
-        self._terminal.take_back(self.group, restore=self._code < 0)
+        # A script that handles SIGTERM has an exit code, but an editor in it was killed.
+        restore = self._was_terminated or self._code < 0
+        self._terminal.take_back(self.group, restore=restore)
 
     def _on_change(self) -> None:
         """Called when a process has ended or stopped, perhaps an orphan if this is process 1."""

@@ -59,7 +59,7 @@ class Terminal:
 
         Args:
             restore: Whether the modes of the terminal are restored, because the command was
-                killed and could not do so.
+                killed, or a part of it, and could not do so.
         """
         if self._file is None or not self.belongs_to(group):
             return

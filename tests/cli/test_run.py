@@ -830,6 +830,19 @@ def test_a_command_reads_from_the_terminal(session: Session, key: str) -> None:
     session.shows("code 0\r\n")
 
 
+def test_a_command_that_is_ended_leaves_the_terminal_as_it_was(
+    session: Session, redlock: Start, key: str
+) -> None:
+    """An editor in a script that handles SIGTERM: the script's exit code does not tell it."""
+    script = "trap 'exit 7' TERM; stty raw -echo; echo re''ady; while :; do sleep 0.05; done"
+    session.type(f'redlock run {key} -- sh -c "{script}"\n')
+    session.shows("ready")
+    assert ended(redlock("release", key, "--force"))[0] == 0
+    session.shows("the command has ended with 7")
+    session.type("stty -a | grep -q -e -icanon && echo ra''w || echo as it w''as\n")
+    session.shows("as it was\r\n")
+
+
 def test_an_interrupt_from_the_keyboard(session: Session, masters: Masters, key: str) -> None:
     # Not a shell: an interrupt at the moment in which it starts a program may be lost.
     session.type(f"redlock run {key} -- cat\n")
