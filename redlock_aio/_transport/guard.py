@@ -331,7 +331,7 @@ class Sentry:
         self.dials_again = False
         """Whether `_again` ended the connection: the master is to be dialled without a delay."""
         self.unmarked = False
-        """Whether the master had no marker when this connection was examined."""
+        """Whether the master had no marker whenever it was looked at over this connection."""
         self.tracked = True
         """Whether the server pushes changes of the marker over this connection."""
         self._guard = guard
@@ -517,6 +517,9 @@ class Sentry:
             return  # the replies are of a former server; `examine` has judged the present one
         if self._ruling is not ruling or (self.state is UNDECIDED and self._guard.founding):
             return  # a new set was, or is being, founded: this program may have written the marker
+        # A set is new for a moment only. If another master is reached later, it may have restarted
+        # since programs that reach it use the set.
+        self.unmarked = self.unmarked and found is None
         if self.state is MEMBER:
             # The server may have lost its keys and granted another client's lock since. That
             # reply may be underway now: only the end of the connection keeps it from counting.

@@ -318,6 +318,35 @@ async def test_a_set_that_is_founded_in_two_parts_hides_no_flush(
         assert await answers(redlock) == "GGG"
 
 
+@pytest.mark.parametrize("others", ["young", "up for long"])
+async def test_a_master_that_was_not_reached_before_its_restart_is_not_new(
+    young: list[FakeMaster], others: str
+) -> None:
+    """
+    A program begins with a new set, but can't reach one of its masters; another program can.
+
+    That one uses the set, and has a lock on the master that restarts, and on one more.
+    """
+    masters = young[:3]
+    masters[1].kill()
+    for master in masters[::2]:
+        master.uptime = 0.0 if others == "young" else 1e6
+    async with guarded(masters) as redlock:
+        await asyncio.sleep(1)
+        if others == "young":
+            for master in masters[::2]:
+                mark(master, "member", int(master._clock()))
+        await asyncio.sleep(QUARANTINE)
+        occupy(masters[:1], ttl=int(QUARANTINE * 900))
+        held = now() + QUARANTINE * 0.85
+        masters[1].restart()
+        while now() < held:
+            assert await redlock.lock("r").try_acquire() is None
+            await asyncio.sleep(0.002 if now() < held - QUARANTINE / 2 else 0.1)
+        await asyncio.sleep(QUARANTINE)
+        assert await answers(redlock) == "GGG"
+
+
 async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
     masters: list[FakeMaster],
 ) -> None:
