@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, QuorumUnavailableError, Redlock, Retry
+from redlock_aio import Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio.testing import FakeMaster
 
-from .kit import Masters, fail, hang, kill, now, ran, slow, until
+from .kit import Masters, delete, fail, hang, kill, now, occupy, ran, resume, slow, until
 
 TTL = 3000
 BUSY = 0.6
@@ -280,3 +280,68 @@ async def test_limited_attempts_do_not_wait_for_a_majority(
         await redlock.lock("r", retry=Retry(attempts=3)).acquire()
     assert caught.value.attempts == 3
     assert now() < 2
+
+
+async def test_waiters_of_masters_that_push_nothing_ask_again_when_they_go_on(
+    masters: Masters,
+) -> None:
+    """Late replies may show that others hold the locks. Then only another attempt tells more."""
+    for master in masters:
+        master.forbid = {"CLIENT"}
+    names = [f"r{number}" for number in range(10)]
+    async with Redlock(masters, restart_guard="off") as redlock:
+        for name in names:
+            occupy(masters, name)
+        waiting = [asyncio.create_task(redlock.lock(name, wait=60_000).acquire()) for name in names]
+        await asyncio.sleep(0.9)
+        hang(masters)
+        await asyncio.sleep(0.4)
+        resume(masters)
+        await asyncio.sleep(0.1)
+        for name in names:
+            delete(masters, name)
+        free = now()
+        leases = await asyncio.gather(*waiting)
+        assert now() - free < 0.3  # the longest delay of a retry, and a few round trips
+        await release(leases)
+
+
+@pytest.mark.parametrize("away", [kill, hang])
+async def test_a_wait_for_a_majority_ends_at_keys_that_are_no_locks(away: Any) -> None:
+    """The replies to the release tell of them, after the first pause of the retry."""
+    masters = [FakeMaster(f"m{number}", latency=0.08) for number in range(4)]
+    async with Redlock(masters, restart_guard="off") as redlock:
+        await redlock.check()
+        for master in masters[:2]:
+            master._data.zadd(b"r", 1, b"theirs")
+        away(masters[2:])
+        await asyncio.sleep(1)
+        # It asks for all: the others only wait.
+        asks = asyncio.create_task(redlock.lock("another", wait=60_000).acquire())
+        await asyncio.sleep(0.15)
+        began = now()
+        with pytest.raises(QuorumUnavailableError, match="WRONGTYPE"):
+            await redlock.lock("r", wait=60_000).acquire()
+        assert now() - began < 1
+        asks.cancel()
+
+
+@pytest.mark.parametrize("end", ["close", "cancel"])
+async def test_a_wait_for_a_majority_ends_at_once(masters: Masters, end: str) -> None:
+    redlock = await Redlock(masters, restart_guard="off").__aenter__()
+    await redlock.check()
+    kill(masters[:3])
+    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(10)]
+    await asyncio.sleep(20)
+    began = now()
+    for task in waiting:
+        if end == "cancel":
+            task.cancel()
+    if end == "close":
+        await redlock.aclose()
+    await asyncio.wait(waiting, timeout=5)
+    assert now() - began < 0.1
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    wanted = RedlockError if end == "close" else asyncio.CancelledError
+    assert [isinstance(each, wanted) for each in results] == [True] * 10
+    await redlock.aclose()

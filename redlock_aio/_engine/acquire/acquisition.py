@@ -368,19 +368,23 @@ class Acquisition:
         pause = LOOK_AGAIN
         while not (masters.closed or watch.is_worth_repeating() or masters.outages.may_ask()):
             left = budget.until_last_attempt(masters.master_timeout) or 0
-            # The replies to the release, and a vote that returns, wake the task.
-            short = min(left / 1000, pause)
-            if left <= SHORTEST_PAUSE or await self._wait_until_free(watch, short):
+            # The replies to the release, and a vote that returns, wake the task. A key that is no
+            # lock ends each wait at once; the next attempt finds whether it is still there.
+            if left <= SHORTEST_PAUSE or watch.view.is_hopeless:
+                return
+            if await self._wait_until_free(watch, min(left / 1000, pause), or_able=True):
                 return
             pause = min(2 * pause, LOOK_SELDOM)
 
-    async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
+    async def _wait_until_free(
+        self, watch: Watch, seconds: float, *, or_able: bool = False
+    ) -> bool:
         # A release of this process is not pushed by the masters: the queue reports it. With the
         # turn this waiter is the watcher, otherwise a guest; see `LocalQueue`.
         self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
-            return await watch.wait(seconds)
+            return await watch.wait(seconds, or_able=or_able)
         finally:
             self.queue.unsubscribe(watch)
 
