@@ -7,10 +7,10 @@ extension costs at most twice the processor time of the floor; that no turn of t
 takes 20 ms, or 50 ms with 100,000 leases; and that leases with a very short ttl are extended
 about three times in a ttl and at most six times.
 
-100,000 leases and five masters use half of a machine with two cores, and three quarters of it if
-the masters are containers; Docker's proxy of their ports comes on top. If other programs use the
-rest, extensions come too late, and leases are lost: that says something about the machine only.
-The command then says how full the machine was, ends with 1, and keeps no results.
+100,000 leases and five masters use half of a machine with two cores; on a slower one, with the
+masters in containers behind Docker's proxy of their ports, nine tenths of it. If other programs
+need so much of it that leases are lost, that says something about the machine only. The command
+then says how full the machine was, ends with 1, and keeps no results.
 
 A lease is alive if `lease.valid` is true and its key has a ttl on the masters. The floor of an
 extension is one short script for each lease and master, twenty of them in a turn of the loop,
