@@ -19,11 +19,6 @@ from redlock_aio._rules.validation import quoted
 AGAIN = 60.0
 """Seconds after which a reason is logged again if it occurs again."""
 
-ASK_EVERY = 1.0
-"""
-Seconds between two attempts of all waiting acquisitions of a manager while no majority can answer.
-"""
-
 _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
@@ -34,29 +29,16 @@ _ABOUT_TIME = (GOT_LATE.detail, "its clock is")
 class Outages:
     """The outages that acquisitions of one manager have observed."""
 
-    __slots__ = ("_asked_at", "_clock", "_last_at", "_logged", "_since")
+    __slots__ = ("_clock", "_last_at", "_logged", "_since")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged: dict[tuple[str, ...], float] = {}  # when each reason was logged
-        self._asked_at = -math.inf  # when an acquisition last asked in vain
         self._last_at = -math.inf
         self._since: float | None = None  # the begin of an outage whose end is not logged yet
 
     def __repr__(self) -> str:
         return f"<Outages, {len(self._logged)} reasons>"
-
-    def may_ask(self) -> bool:
-        """
-        Return whether an acquisition is to ask the masters although no majority can answer.
-
-        One of all does so every `ASK_EVERY` seconds, so that a new reason is seen.
-        """
-        now = self._clock()
-        if now - self._asked_at < ASK_EVERY:
-            return False
-        self._asked_at = now
-        return True
 
     def log_begin(
         self, resources: Sequence[str], votes: Sequence[Vote], reason: tuple[str, ...]

@@ -22,6 +22,7 @@ from redlock_aio._engine.hold.watchdog import Watchdog
 from redlock_aio._engine.master_events import MasterEvents
 from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.gate import Gate
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._log import log
 from redlock_aio._protocol import commands
@@ -131,8 +132,8 @@ class Session:
     """
 
     __slots__ = (
-        "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "links", "local_queues",
-        "loop", "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
+        "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "gate", "links",
+        "local_queues", "loop", "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
     )  # fmt: skip
 
     def __init__(
@@ -170,6 +171,7 @@ class Session:
         self.masters: MasterSet = MasterSet(
             self.links, loop, trips=trips, stamp=stamp, emitter=emitter
         )
+        self.gate: Gate = Gate(self.masters)
         self.local_queues: LocalQueues = LocalQueues()
         self.fair_queue: FairQueue = FairQueue(
             self.masters,
@@ -213,6 +215,7 @@ class Session:
         self.masters.on_push(push)
         self.local_queues.on_push(master, push)
         self.watchdog.on_push(push)
+        self.gate.open_if_able()  # a vote may have returned
 
     async def get_ready(self, wait: int | None) -> None:
         """Wait until it is known which masters vote, for at most *wait* ms unless that is 0."""
@@ -261,6 +264,7 @@ class Session:
             self.fair_queue.close()
             self.masters.close(CANCELLED)
             self.local_queues.close()
+            self.gate.close()
 
     def statistics(self) -> Statistics:
         """
@@ -303,12 +307,13 @@ class Session:
             Everything is closed; only the wait for the masters' replies is cut short.
         """
         masters = self.masters
-        # Leases first: `masters.close` sends their releases. The local queues last: the tasks that
+        # Leases first: `masters.close` sends their releases. The queues of tasks last: those that
         # they wake find the masters closed, and give up.
         self.watchdog.close()
         self.fair_queue.close()
         masters.close()
         self.local_queues.close()
+        self.gate.close()
         try:
             # Attempts that were underway have ended. Their tasks resume in the loop's next turn
             # and ask for releases, which this flush sends.

@@ -10,10 +10,26 @@ import pytest
 
 from redlock_aio import Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
+from redlock_aio._engine.wait.gate import Gate
 from redlock_aio._protocol.scripts import EXTEND
+from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
-from .kit import Masters, delete, fail, hang, kill, now, occupy, ran, resume, slow, until
+from .kit import (
+    Masters,
+    delete,
+    fail,
+    hang,
+    kill,
+    now,
+    occupy,
+    ran,
+    restart,
+    resume,
+    session,
+    slow,
+    until,
+)
 
 TTL = 3000
 BUSY = 0.6
@@ -37,7 +53,8 @@ class BusyMaster(FakeMaster):
     def receive(self, transport: Any, data: bytes) -> None:
         self.received += len(data)
         loop = asyncio.get_running_loop()
-        self._free_at = max(self._free_at, loop.time()) + len(data) / self.rate
+        # Not at one instant: the loop does not keep the order of timers that are due together.
+        self._free_at = max(self._free_at, loop.time()) + len(data) / self.rate + 1e-9
         loop.call_later(self._free_at - loop.time(), super().receive, transport, data)
 
     def stand_still(self, seconds: float) -> None:
@@ -57,17 +74,30 @@ async def impatient(masters: Masters) -> AsyncIterator[Redlock]:
         yield redlock
 
 
-async def get_busy(masters: Sequence[FakeMaster]) -> None:
-    """Make *masters* so slow that what they are asked now takes `BUSY` of their time."""
+async def get_busy(masters: Sequence[FakeMaster], share: float = BUSY) -> None:
+    """Make *masters* so slow that what they are asked now takes this *share* of their time."""
     busy = [master for master in masters if isinstance(master, BusyMaster)]
     before = [master.received for master in busy]
     await asyncio.sleep(TTL / 1000)
     for master, received in zip(busy, before, strict=True):
-        master.rate = (master.received - received) / (TTL / 1000) / BUSY
+        master.rate = (master.received - received) / (TTL / 1000) / share
+
+
+def received(masters: Masters) -> list[int]:
+    return [master.received for master in masters if isinstance(master, BusyMaster)]
 
 
 async def release(leases: Sequence[Lease]) -> None:
     await asyncio.gather(*(lease.release() for lease in leases))
+
+
+async def wait_at_the_gate(redlock: Redlock, masters: Masters) -> asyncio.Task[Lease]:
+    """Hang *masters*; return a task that waits for them, when it has got to the gate."""
+    await redlock.check()
+    hang(masters)
+    task = asyncio.create_task(redlock.lock("first", ttl=20_000).acquire())
+    await until(lambda: bool(session(redlock).gate.waiting))
+    return task
 
 
 async def test_leases_outlive_a_moment_in_which_all_masters_stand_still(
@@ -198,20 +228,21 @@ async def test_a_majority_that_is_not_slow_gets_a_repetition(
 # Tasks that wait for a lock
 
 
+@pytest.mark.parametrize(("share", "seconds"), [(BUSY, 3), (0.9, 15)])
 async def test_acquisitions_go_on_after_a_moment_in_which_all_masters_stand_still(
-    masters: list[BusyMaster],
+    masters: list[BusyMaster], share: float, seconds: float
 ) -> None:
     """
     Requests come at a constant rate, whatever becomes of those before.
 
-    If those that wait asked again and again, the masters would never catch up.
+    If those that wait asked again and again, or all at once, the masters would never catch up.
     """
     took: list[float] = []
     async with Redlock(masters, restart_guard="off") as redlock:
 
         async def use(number: int) -> None:
             began = now()
-            async with redlock.lock(f"r{number}", wait=5000):
+            async with redlock.lock(f"r{number}", wait=15_000):
                 took.append(now() - began)
 
         async with asyncio.TaskGroup() as tasks:
@@ -222,11 +253,11 @@ async def test_acquisitions_go_on_after_a_moment_in_which_all_masters_stand_stil
                     tasks.create_task(use(random.getrandbits(64)))
                     await asyncio.sleep(random.expovariate(100))
 
-            await asyncio.gather(come(TTL / 1000), get_busy(masters))
+            await asyncio.gather(come(TTL / 1000), get_busy(masters, share))
             await come(1)
             for master in masters:
                 master.stand_still(0.4)
-            await come(5)
+            await come(seconds)
             del took[:]
             await come(1)
             assert max(took) < 0.1  # they have caught up
@@ -258,6 +289,104 @@ async def test_tasks_that_wait_ask_once_a_second_while_no_majority_can_answer(
         leases = await asyncio.gather(*waiting)
         assert now() - back < 0.1
         await release(leases)
+
+
+async def test_new_acquisitions_ask_nobody_while_others_wait_for_a_majority(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """They pass in the order in which they came, when a majority answers."""
+    first = await wait_at_the_gate(redlock, masters)
+    before = received(masters)
+    acquired: list[int] = []
+
+    async def use(number: int) -> None:
+        async with redlock.lock(f"r{number}", wait=60_000):
+            acquired.append(number)
+
+    tasks = [asyncio.create_task(use(number)) for number in range(1000)]
+    await asyncio.sleep(0.5)
+    assert received(masters) == before
+    back = now()
+    resume(masters)
+    await asyncio.gather(*tasks)
+    assert now() - back < 0.2
+    assert acquired == list(range(1000))
+    await (await first).release()
+
+
+async def test_tasks_that_wait_for_a_majority_pass_in_growing_numbers(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once would keep the loop from all else for as long as their requests take."""
+    at_once: list[int] = []
+    let_pass = Gate._let_pass
+
+    def count(gate: Gate, *places: Any) -> None:
+        at_once.append(len(places))
+        let_pass(gate, *places)
+
+    monkeypatch.setattr(Gate, "_let_pass", count)
+    first = await wait_at_the_gate(redlock, masters)
+    waiting = [redlock.lock(f"r{number}", wait=60_000).acquire() for number in range(2000)]
+    tasks = [asyncio.create_task(each) for each in waiting]
+    await asyncio.sleep(0.2)
+    resume(masters)
+    await release(await asyncio.gather(first, *tasks))
+    assert at_once[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]
+    assert sum(at_once) == 2001
+
+
+async def test_a_cancelled_task_leaves_its_place_to_the_next(
+    redlock: Redlock, masters: Masters
+) -> None:
+    first = await wait_at_the_gate(redlock, masters)
+    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(100)]
+    await asyncio.sleep(0.1)
+    for task in waiting[:99]:
+        task.cancel()
+    resume(masters)
+    back = now()
+    await release([await first, await waiting[99]])
+    assert now() - back < 0.05
+    assert not session(redlock).gate.waiting
+
+
+@pytest.mark.parametrize("away", [kill, hang])
+async def test_all_learn_that_a_majority_refuses_for_good(
+    redlock: Redlock, masters: Masters, away: Any
+) -> None:
+    """Each second one task asks in vain; the others do not have to wait for their turn."""
+    await redlock.check()
+    away(masters)
+    tasks = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(50)]
+    await asyncio.sleep(5)
+    tasks += [asyncio.create_task(redlock.lock(f"n{i}").acquire()) for i in range(50)]
+    fail(masters, "NOPERM this user has no permissions")
+    (restart if away is kill else resume)(masters)
+    back = now()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(each) for each in results} == {QuorumUnavailableError}
+    assert now() - back < 3
+    fail(masters, "")
+
+
+async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not get the PING either, so no reply tells when they have answered the others."""
+    monkeypatch.setattr(connection, "MAX_PENDING", 20)
+    await redlock.check()
+    hang(masters)
+    tries = [redlock.lock(f"n{number}", wait=0).try_acquire() for number in range(20)]
+    at_once = [asyncio.create_task(each) for each in tries]
+    await asyncio.sleep(0.01)
+    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(100)]
+    await asyncio.sleep(0.5)
+    back = now()
+    resume(masters)
+    await release(await asyncio.gather(*waiting))
+    assert now() - back < 1
+    await asyncio.gather(*at_once, return_exceptions=True)
 
 
 async def test_a_wait_that_no_majority_answers_ends_with_another_attempt(
@@ -308,21 +437,21 @@ async def test_waiters_of_masters_that_push_nothing_ask_again_when_they_go_on(
 
 @pytest.mark.parametrize("away", [kill, hang])
 async def test_a_wait_for_a_majority_ends_at_keys_that_are_no_locks(away: Any) -> None:
-    """The replies to the release tell of them, after the first pause of the retry."""
-    masters = [FakeMaster(f"m{number}", latency=0.08) for number in range(4)]
+    """Its attempt tells of them, when its turn to ask in vain has come."""
+    masters = [FakeMaster(f"m{number}", latency=0.002) for number in range(4)]
     async with Redlock(masters, restart_guard="off") as redlock:
         await redlock.check()
         for master in masters[:2]:
             master._data.zadd(b"r", 1, b"theirs")
         away(masters[2:])
         await asyncio.sleep(1)
-        # It asks for all: the others only wait.
+        # It asks first: the others only wait.
         asks = asyncio.create_task(redlock.lock("another", wait=60_000).acquire())
         await asyncio.sleep(0.15)
         began = now()
         with pytest.raises(QuorumUnavailableError, match="WRONGTYPE"):
             await redlock.lock("r", wait=60_000).acquire()
-        assert now() - began < 1
+        assert now() - began < 2.1
         asks.cancel()
 
 

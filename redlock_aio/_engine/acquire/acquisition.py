@@ -35,12 +35,6 @@ from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio._rules.timing import milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
 
-LOOK_AGAIN, LOOK_SELDOM = 1.0, 8.0
-"""
-Seconds between the first two looks of a waiting task whether a majority could answer an attempt,
-and after several: thousands of tasks may wait, and a vote that returns wakes them.
-"""
-
 
 class Acquisition:
     """
@@ -118,6 +112,8 @@ class Acquisition:
         # From here on this task may have the turn. Until a lease takes it over, whatever ends
         # the task has to pass it on, or all other tasks of this process wait for ever.
         try:
+            if wait != 0 and self.session.gate.waiting and tried is None:
+                await self._wait_for_a_majority()
             if tried is not None and (isinstance(tried, Claim) or not self.has_turn):
                 last = tried
             elif tried is None and self.has_turn and queue.open_at > began:
@@ -341,7 +337,8 @@ class Acquisition:
             if masters.closed:  # the rounds were ended, and tell nothing of the masters
                 masters.check_open()
             observer.record(votes, failed.missing)
-            await self._wait_for_a_majority(watch)
+            if self.session.gate.waiting or not watch.is_worth_repeating():
+                await self._wait_for_a_majority()
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
             # contradict themselves would be asked in a busy loop.
@@ -356,35 +353,24 @@ class Acquisition:
             if not is_cut_short(watch.failed, at_most, masters.master_timeout):
                 known = watch
 
-    async def _wait_for_a_majority(self, watch: Watch) -> None:
-        """
-        Wait while no majority could answer another attempt, and until the last one is due.
-
-        One task of this process asks nevertheless, about once a second, to see why not.
-        """
+    async def _wait_for_a_majority(self) -> None:
+        """Wait while no majority could answer an attempt, and until the last one is due."""
         masters, budget = self._masters, self._budget
         if self._lock.options.retry.attempts is not None:
             return  # it gives up after so many attempts, also if no master ever answers
-        pause = LOOK_AGAIN
-        while not (masters.closed or watch.is_worth_repeating() or masters.outages.may_ask()):
-            left = budget.until_last_attempt(masters.master_timeout) or 0
-            # The replies to the release, and a vote that returns, wake the task. A key that is no
-            # lock ends each wait at once; the next attempt finds whether it is still there.
-            if left <= SHORTEST_PAUSE or watch.view.is_hopeless:
-                return
-            if await self._wait_until_free(watch, min(left / 1000, pause), or_able=True):
-                return
-            pause = min(2 * pause, LOOK_SELDOM)
+        left = budget.until_last_attempt(masters.master_timeout) or 0
+        if left > SHORTEST_PAUSE:
+            self._emit_waiting()
+            await self.session.gate.wait(left / 1000)
+            self._asking_since = masters.clock()
 
-    async def _wait_until_free(
-        self, watch: Watch, seconds: float, *, or_able: bool = False
-    ) -> bool:
+    async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
         # A release of this process is not pushed by the masters: the queue reports it. With the
         # turn this waiter is the watcher, otherwise a guest; see `LocalQueue`.
         self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
-            return await watch.wait(seconds, or_able=or_able)
+            return await watch.wait(seconds)
         finally:
             self.queue.unsubscribe(watch)
 

@@ -154,23 +154,18 @@ class Watch(Round):
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
-    async def wait(self, seconds: float, *, or_able: bool = False) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """
         Wait until the lock may be free on a majority, for at most *seconds*; return whether it may.
 
         The wait also ends when no wait can help: see `Blockers.is_hopeless`.
-
-        Args:
-            or_able: Whether it ends also as soon as `is_worth_repeating` is true. Not every reply
-                that makes it true shows a lock that may be free, and without tracking nothing else
-                would wake the task.
         """
         ends = self._clock() + seconds
         view = self.view
         # Each reply and push rings the bell, and may move the instant either way: a push frees a
         # master, and a later reply shows the next holder there.
         while (left := min(view.free_from + EXPIRY_SLACK, ends) - self._clock()) > 0:
-            if view.is_hopeless or (or_able and self.is_worth_repeating()):
+            if view.is_hopeless:
                 break
             await self._listen(left)
         return self.view.free_from + EXPIRY_SLACK <= self._clock()

@@ -1,0 +1,149 @@
+"""
+The gate: tasks wait here while no majority of the masters can answer an attempt.
+
+    an attempt has failed, and no majority ─┐
+    a new acquisition, and others wait here ┴► wait ─► a majority has answered a PING ─► attempt
+
+Without it each waiting task would ask again and again, and each new one once, all of them in
+vain. With thousands of tasks that is more than this program can do, and more than masters that
+have stood still for a moment can answer when they go on: the moment would have no end.
+"""
+
+import asyncio
+import itertools
+import math
+
+from redlock_aio._engine.masters import MasterSet, Query, is_underway
+from redlock_aio._protocol import commands
+from redlock_aio._protocol.request import OVERRUN
+from redlock_aio._rules.quorum import is_final, majority
+
+LARGEST = 500
+"""The most tasks that pass in one turn of the loop: nothing else of the program runs meanwhile."""
+
+SHARE = 0.75
+"""The part of the master timeout in which the masters are to answer the tasks that pass."""
+
+ASK_EVERY = 1.0
+"""Seconds between two tasks that pass although no majority can answer, to see why not."""
+
+
+class Gate:
+    """
+    The tasks of one session that wait for a majority; they pass in the order in which they came.
+
+    A master can answer an attempt at once if it votes and has answered the last PING: it answers
+    in order, so it owes no reply to anything before.
+
+    At first one task passes, then as many each time as a majority can answer in a `SHARE` of the
+    master timeout, by the time that it took for those before and the PING behind them. That is at
+    most twice as many as before.
+
+    Attributes:
+        waiting: The places of the tasks.
+    """
+
+    __slots__ = ("_answered", "_asked_at", "_at_once", "_masters", "_ping", "_timer", "waiting")
+
+    def __init__(self, masters: MasterSet) -> None:
+        self._masters = masters
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        self._at_once = 0  # how many passed last
+        self._asked_at = 0.0
+        self._ping: Query | None = None
+        self._answered: set[int] = set()  # the masters that have answered it, in time or late
+        self._timer: asyncio.TimerHandle | None = None  # runs while tasks wait
+
+    def __repr__(self) -> str:
+        return f"<Gate, {len(self.waiting)} wait>"
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a majority, and for the tasks before this one, for at most *seconds*."""
+        loop = self._masters.loop
+        place: asyncio.Future[None] = loop.create_future()
+        self.waiting[place] = None
+        if self._timer is None:
+            self._timer = loop.call_later(ASK_EVERY, self._ask_in_vain)
+            self._at_once = 0
+            self._send_ping()
+        ends = loop.call_later(seconds, self._let_pass, place) if seconds < math.inf else None
+        try:
+            await place
+        finally:
+            self.waiting.pop(place, None)
+            if ends is not None:
+                ends.cancel()
+
+    def open_if_able(self) -> None:
+        """Let the first tasks pass if a majority can answer them; else do nothing."""
+        ping = self._ping
+        if ping is None or not self._is_able(ping):
+            return
+        self._ping = None
+        # Of more than the masters can answer in time, most would time out, and ask again: masters
+        # that are busy anyhow would never catch up.
+        passed, took = self._at_once, self._masters.loop.time() - self._asked_at
+        target = SHARE * self._masters.master_timeout / 1000
+        can = passed * target / took if took > 0 else math.inf
+        self._at_once = int(max(min(can, 2 * passed, LARGEST), 1))
+        self._let_pass(*itertools.islice(self.waiting, self._at_once))
+        # In the next turn, in which these tasks send their requests: behind them.
+        self._masters.loop.call_soon(self._send_ping)
+
+    def close(self) -> None:
+        """Let all tasks pass, which then find the session closed."""
+        self._stop()
+        self._let_pass(*self.waiting)
+
+    def _let_pass(self, *places: asyncio.Future[None]) -> None:
+        for place in places:
+            self.waiting.pop(place, None)
+            if not place.done():
+                place.set_result(None)
+
+    def _send_ping(self) -> None:
+        if not self.waiting:
+            self._stop()
+            return
+        self._answered = answered = set[int]()
+
+        def count(master: int, reply: object) -> object:
+            # What has timed out is still to come. A master with too many unanswered requests did
+            # not get the PING.
+            if not is_underway(reply) and reply is not OVERRUN:
+                answered.add(master)
+            return reply
+
+        self._asked_at = self._masters.loop.time()
+        self._ping = Query(self._masters, commands.PING, count=count, enough=self._on_answer)
+        self._masters.send(self._ping)
+
+    def _on_answer(self, ping: object) -> bool:
+        if ping is self._ping:
+            self.open_if_able()
+        return False
+
+    def _is_able(self, ping: Query) -> bool:
+        links = self._masters.links
+        able = sum(link.votes and number in self._answered for number, link in enumerate(links))
+        return able >= majority(len(links)) or is_final(ping.votes())
+
+    def _ask_in_vain(self) -> None:
+        if not self.waiting:
+            self._stop()
+            return
+        self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
+        self._let_pass(next(iter(self.waiting)))
+        # A PING that is underway will be answered, at the latest when its connection ends. If none
+        # is, only another one shows whether a master still refuses it, or refuses for good by now.
+        ping = self._ping
+        if ping is None:
+            return
+        if OVERRUN in ping.replies or len(self._answered) == len(ping.replies):
+            self._send_ping()
+
+    def _stop(self) -> None:
+        self._ping = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
