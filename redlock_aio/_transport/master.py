@@ -117,18 +117,17 @@ class Master:
         self._dialler = dialler
         self._context = context
         self._on_push = on_push = context.on_push
-        changed = self._reassess
         self._route = route = route_to(
             dialler,
             context.clock,
             context.clusters,
             client_name=context.client_name,
-            changed=changed,
+            changed=self._reconfirm,
         )
         self._sentry: Sentry | None = None
         if context.guard is not None:
             self._sentry = context.guard.sentry(
-                number, route=route, on_push=on_push, changed=changed
+                number, route=route, on_push=on_push, changed=self._reassess
             )
         self._trips = context.trips
         self._dial_timeout = self._patience
@@ -408,6 +407,12 @@ class Master:
             # a foreign value there counts against them, even without a vote.
             self._on_push(self._number, replies.EVERYTHING_CHANGED)
         return down
+
+    def _reconfirm(self) -> None:
+        """Called when the confirmation of the route has ended, or has come back."""
+        # It may have ended unnoticed, and those who asked meanwhile wait for the vote.
+        self._voted = False
+        self._reassess()
 
     def _reassess(self) -> None:
         """Called when a source of the `standing` may have changed: choose `send`, report it."""

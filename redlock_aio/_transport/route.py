@@ -194,13 +194,17 @@ class ConfirmedRoute(Route):
         connection, configuration = self._connection, self._configuration
         if connection is None or configuration is None:
             return
+        # No timer tells that a confirmation has run out. If this answer is the first to find that,
+        # and confirms the server again, that is a change as well: `Master.send` may be muted since.
+        had_run_out = not self.is_confirmed
         self._confirmed_until = self._confirmation.until(configuration)
+        is_confirmed = self.is_confirmed
         current = self._confirmation.current(self._clock())
         if current not in {None, configuration}:
             self._connection = None
             connection.condemn(NoVoteCause.FAILOVER, self._replaced_by(str(current)))
-        elif self._was_confirmed is not self.is_confirmed:
-            self._was_confirmed = not self._was_confirmed
+        elif had_run_out if is_confirmed else self._was_confirmed:
+            self._was_confirmed = is_confirmed
             self._changed()
 
     def _replaced_by(self, current: str) -> str:

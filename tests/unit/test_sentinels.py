@@ -28,7 +28,7 @@ from redlock_aio._transport.connection import Connection
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from . import kit
-from .kit import hang, in_coroutine, kill, loop, now, slow
+from .kit import hang, in_coroutine, kill, loop, now, slow, until
 from .sentinels import CutLink, FakeSentinel, FakeService, replicate
 
 MAX_TTL = 2_000
@@ -226,6 +226,26 @@ async def test_an_answer_counts_from_when_it_was_asked_for(site: Site) -> None:
             asked_at = sorted(sentinel.asked_at for sentinel in site.sentinels)[1]
             # A request arrives half of the latency after it was sent.
             assert confirmed_until(redlock) <= asked_at - 0.35 + CONFIRMED_FOR + 1e-9
+
+
+@pytest.mark.parametrize("unnoticed", [0.2, 1.5])
+async def test_a_confirmation_that_was_over_between_two_answers_wakes_those_who_wait(
+    site: Site, unnoticed: float
+) -> None:
+    """Nothing tells its end. In a second and a half the restart guard looks at the master, too."""
+    (service := site.service()).sentinels[1:] = []
+    async with manager(service) as redlock:
+        await attempt(redlock)
+        site.sentinels[0].hang()
+        over = confirmed_until(redlock)
+        await asyncio.sleep(over + 0.01 - now())
+        waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(10)]
+        await asyncio.sleep(unnoticed)
+        site.sentinels[0].resume()
+        await until(lambda: confirmed_until(redlock) > over)
+        back = now()
+        await asyncio.gather(*waiting)
+        assert now() < back + SOON
 
 
 async def test_a_grant_that_was_asked_for_in_time_counts_when_it_comes_late(site: Site) -> None:
