@@ -1,6 +1,7 @@
 """Masters that are busier than their timeout: what they are asked must not keep them so."""
 
 import asyncio
+import contextlib
 import math
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
+from redlock_aio import Answer, Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.wait.gate import Gate
 from redlock_aio._protocol.scripts import EXTEND
@@ -387,6 +388,81 @@ async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
     await release(await asyncio.gather(*waiting))
     assert now() - back < 1
     await asyncio.gather(*at_once, return_exceptions=True)
+
+
+async def test_masters_that_get_more_than_they_can_do_serve_what_they_can(
+    masters: list[BusyMaster],
+) -> None:
+    """Others give up when their time is over, without another request."""
+    served = 0
+    async with Redlock(masters, restart_guard="off") as redlock:
+
+        async def use(number: int) -> None:
+            nonlocal served
+            with contextlib.suppress(QuorumUnavailableError):
+                async with redlock.lock(f"r{number}", wait=2000):
+                    served += 1
+
+        async with asyncio.TaskGroup() as tasks:
+
+            async def come(seconds: float) -> None:
+                ends = now() + seconds
+                while now() < ends:
+                    tasks.create_task(use(random.getrandbits(64)))
+                    await asyncio.sleep(random.expovariate(100))
+
+            await asyncio.gather(come(TTL / 1000), get_busy(masters, 2))
+            await come(6)
+            served = 0
+            await come(10)
+            assert served > 0.8 * 50 * 10  # as many as they could in 10 s
+            for master in masters:
+                master.rate = math.inf
+
+
+@pytest.mark.parametrize("many", [99, 150])
+async def test_in_a_crowd_nobody_makes_a_last_attempt(
+    redlock: Redlock, masters: Masters, many: int
+) -> None:
+    """With 4 000 such tasks a second a program would have no time to connect again."""
+    first = await wait_at_the_gate(redlock, masters[:4])
+    waiting = [redlock.lock(f"r{number}", wait=500).acquire() for number in range(many)]
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    given = [error for error in errors if isinstance(error, QuorumUnavailableError)]
+    assert len(given) == many
+    assert sum(error.attempts for error in given) == 99  # of those that are no crowd any more
+    text = "; ".join(
+        [f"m{number}: timed out" for number in range(4)]
+        + ["m4: error, not asked, because no majority could answer"]
+    )
+    turned_away = [str(error) for error in given if not error.attempts]
+    assert [f"too few masters answered in 450 ms ({text})" in each for each in turned_away] == [
+        True
+    ] * (many - 99)
+    resume(masters)
+    await release([await first])
+
+
+@pytest.mark.parametrize("away", [kill, "quarantine"])
+async def test_the_error_of_a_crowd_says_why_masters_do_not_vote(
+    masters: Masters, away: Any
+) -> None:
+    async with Redlock(masters, restart_guard="auto" if away != kill else "off") as redlock:
+        await redlock.check()
+        kill(masters[:3])
+        await asyncio.sleep(0.1)
+        if away != kill:
+            restart(masters[:3])
+            await asyncio.sleep(1)
+        waiting = [redlock.lock(f"r{number}", wait=3000).acquire() for number in range(150)]
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+    votes = [error.votes for error in errors if isinstance(error, QuorumUnavailableError)]
+    assert len(votes) == 150
+    turned_away = [each for each in votes if each[4].answer is Answer.ERROR]
+    assert len(turned_away) == 50
+    wanted = Answer.UNREACHABLE if away is kill else Answer.QUARANTINED
+    for each in turned_away:
+        assert [vote.answer for vote in each] == [wanted] * 3 + [Answer.ERROR] * 2
 
 
 async def test_a_wait_that_no_majority_answers_ends_with_another_attempt(

@@ -354,14 +354,29 @@ class Acquisition:
                 known = watch
 
     async def _wait_for_a_majority(self) -> None:
-        """Wait while no majority could answer an attempt, and until the last one is due."""
+        """
+        Wait while no majority could answer an attempt, and until the last one is due.
+
+        Raises:
+            LockNotAcquiredError: That is due, and so many tasks wait that it is not made.
+        """
         masters, budget = self._masters, self._budget
         if self._lock.options.retry.attempts is not None:
             return  # it gives up after so many attempts, also if no master ever answers
         left = budget.until_last_attempt(masters.master_timeout) or 0
         if left > SHORTEST_PAUSE:
             self._emit_waiting()
-            await self.session.gate.wait(left / 1000)
+            gate = self.session.gate
+            if not await gate.wait(left / 1000):
+                resources, now = self._lock.resources, masters.clock()
+                raise refusal(
+                    resources,
+                    gate.votes(),
+                    None,
+                    attempts=self.attempts,
+                    began=self._began,
+                    now=now,
+                )
             self._asking_since = masters.clock()
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:

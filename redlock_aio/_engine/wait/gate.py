@@ -13,16 +13,24 @@ import asyncio
 import itertools
 import math
 
-from redlock_aio._engine.masters import MasterSet, Query, is_underway
+from redlock_aio._engine.masters import MasterSet, Query, is_underway, votes
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.request import OVERRUN
-from redlock_aio._rules.quorum import is_final, majority
+from redlock_aio._protocol.request import OVERRUN, TIMED_OUT, NoReply
+from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
 
 LARGEST = 500
 """The most tasks that pass in one turn of the loop: nothing else of the program runs meanwhile."""
 
 SHARE = 0.75
 """The part of the master timeout in which the masters are to answer the tasks that pass."""
+
+CROWD = 100
+"""
+The number of waiting tasks above which none of them makes a last attempt when its time is over. If
+each did so, their requests could be all that busy masters have time for.
+"""
+
+NOT_ASKED = NoReply(Answer.ERROR, "not asked, because no majority could answer")
 
 ASK_EVERY = 1.0
 """Seconds between two tasks that pass although no majority can answer, to see why not."""
@@ -47,7 +55,7 @@ class Gate:
 
     def __init__(self, masters: MasterSet) -> None:
         self._masters = masters
-        self.waiting: dict[asyncio.Future[None], None] = {}
+        self.waiting: dict[asyncio.Future[bool], None] = {}
         self._at_once = 0  # how many passed last
         self._asked_at = 0.0
         self._ping: Query | None = None
@@ -57,18 +65,23 @@ class Gate:
     def __repr__(self) -> str:
         return f"<Gate, {len(self.waiting)} wait>"
 
-    async def wait(self, seconds: float) -> None:
-        """Wait for a majority, and for the tasks before this one, for at most *seconds*."""
+    async def wait(self, seconds: float) -> bool:
+        """
+        Wait for a majority, and for the tasks before this one, for at most *seconds*.
+
+        Returns:
+            Whether the task is to ask the masters; otherwise *seconds* are over in a crowd.
+        """
         loop = self._masters.loop
-        place: asyncio.Future[None] = loop.create_future()
+        place: asyncio.Future[bool] = loop.create_future()
         self.waiting[place] = None
         if self._timer is None:
             self._timer = loop.call_later(ASK_EVERY, self._ask_in_vain)
             self._at_once = 0
             self._send_ping()
-        ends = loop.call_later(seconds, self._let_pass, place) if seconds < math.inf else None
+        ends = loop.call_later(seconds, self._turn_away, place) if seconds < math.inf else None
         try:
-            await place
+            return await place
         finally:
             self.waiting.pop(place, None)
             if ends is not None:
@@ -90,16 +103,31 @@ class Gate:
         # In the next turn, in which these tasks send their requests: behind them.
         self._masters.loop.call_soon(self._send_ping)
 
+    def votes(self) -> tuple[Vote, ...]:
+        """Return why the tasks wait: a vote of each master, from the last PING."""
+        links, ping = self._masters.links, self._ping
+        return votes(links, [self._vote_of(number, ping) for number in range(len(links))])
+
+    def _vote_of(self, number: int, ping: Query | None) -> NoReply:
+        quarantine = self._masters.links[number].quarantine
+        if quarantine:
+            return NoReply(Answer.QUARANTINED, quarantine)
+        reply = TIMED_OUT if ping is None or number not in self._answered else ping.replies[number]
+        return reply if isinstance(reply, NoReply) else NOT_ASKED
+
     def close(self) -> None:
         """Let all tasks pass, which then find the session closed."""
         self._stop()
         self._let_pass(*self.waiting)
 
-    def _let_pass(self, *places: asyncio.Future[None]) -> None:
+    def _let_pass(self, *places: asyncio.Future[bool], to_ask: bool = True) -> None:
         for place in places:
             self.waiting.pop(place, None)
             if not place.done():
-                place.set_result(None)
+                place.set_result(to_ask)
+
+    def _turn_away(self, place: asyncio.Future[bool]) -> None:
+        self._let_pass(place, to_ask=len(self.waiting) <= CROWD)
 
     def _send_ping(self) -> None:
         if not self.waiting:
