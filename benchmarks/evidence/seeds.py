@@ -141,6 +141,14 @@ def earlier(path: Path = PUBLISHED / "results-faults.json") -> list[Run]:
     return [Run.of(each) for each in Results(path).of(control=False) if not each.skipped]
 
 
+def by_cells(runs: Iterable[Run]) -> Mapping[tuple[str, str], list[Run]]:
+    """Return the runs of each cell; none of one that was not run."""
+    found: Mapping[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        found[run.cell].append(run)
+    return found
+
+
 def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
     """
     Return the cell to run next, with a new seed.
@@ -148,9 +156,7 @@ def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
     Those with few sections come first, then those with the fewest runs. A cell whose runs all
     fail is in nobody's way for long.
     """
-    mine: Mapping[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in runs:
-        mine[run.cell].append(run)
+    mine = by_cells(runs)
 
     def done(cell: Cell) -> tuple[bool, int, int]:
         each = mine[cell.row.name, cell.contestant.name]
@@ -180,11 +186,8 @@ def report(runs: Sequence[Run]) -> str:
     """Return the page about the runs of all cells."""
     columns = in_order({run.column for run in runs}, [ours.name for ours in COLUMNS])
     names = in_order({run.row for run in runs}, [row.name for row in ROWS])
-    sums = {
-        (row, column): Sum.of(run for run in runs if run.cell == (row, column))
-        for row in names
-        for column in columns
-    }
+    mine = by_cells(runs)
+    sums = {(row, column): Sum.of(mine[row, column]) for row in names for column in columns}
     rows = [[f"**{row}**", *(text(sums[row, column]) for column in columns)] for row in names]
     return "\n\n".join([
         "# Seeds", *summary(runs, sums), LEGEND, table(["fault", *columns], rows), *failures(runs),
@@ -229,7 +232,7 @@ def summary(runs: Sequence[Run], sums: Mapping[tuple[str, str], Sum]) -> Iterato
 def sentence(runs: Sequence[Run]) -> str:
     """Return the sentences that the page of the tests has, too."""
     whole = Sum.of(runs)
-    cells = [Sum.of(each for each in runs if each.cell == cell) for cell in {x.cell for x in runs}]
+    cells = [Sum.of(each) for each in by_cells(runs).values()]
     fewest = min((each.runs for each in cells), default=0)
     few = sum(each.sections < FEWEST for each in cells)
     bad = f"{whole.bad:,} of them" if whole.bad else "none of them"

@@ -99,6 +99,22 @@ def test_the_page_has_the_runs_the_sections_and_the_rate_of_each_cell() -> None:
     assert "Runs that broke" not in page
 
 
+def test_the_page_asks_each_run_for_its_cell_only_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is written after each run: once a cell, it would cost more than the run in the end."""
+    asked = []
+
+    def cell(one: Run) -> tuple[str, str]:
+        asked.append(one)
+        return one.row, one.column
+
+    monkeypatch.setattr(Run, "cell", property(cell))
+    runs = [run(row.name, column.name) for row in ROWS for column in COLUMNS]
+    assert f"In {len(runs)} runs of {len(runs)} cells" in report(runs)
+    assert len(runs) <= len(asked) <= 5 * len(runs)
+
+
 def test_the_page_lists_what_went_wrong() -> None:
     bad = run(seed=5, broken={"exclusion": 2, "losses": 1}, history="histories/x.tar.xz")
     page = report([run(), bad, run("flushed", seed=6, wrong=["w1 did not end"])])
