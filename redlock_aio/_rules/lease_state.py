@@ -101,17 +101,22 @@ class LeaseState:
     def valid(self, now: float) -> bool:
         return self.state is HELD and now < self.deadline
 
-    def schedule_renewal(self, now: float, chance: float) -> None:
+    def schedule_renewal(self, now: float, chance: float, took: float = 0.0) -> None:
         """
         Set `due` after a success: early enough for several repetitions of the extension.
 
         That is after a third of the ttl, up to 13 % earlier by *chance* (0 to 1) and by
-        less than a `STEP` more, and never later than half of the remaining validity.
+        less than a `STEP` more, and never later than half of the remaining validity, or of that
+        until the last moment for an extension whose answer takes as long again.
+
+        Args:
+            took: The seconds until the extension was answered. The next one is not repeated while
+                it is underway, so a lease with slow masters lives only if that one leaves in time.
         """
         last = self._loss_at()
         due = now + self.ttl * (RENEW_SHARE / 1000) * (1 - RENEW_SPREAD * chance)
         # With a very short ttl, or after slow answers, little more than a third is left.
-        middle = (now + last) / 2
+        middle = max((now + last - took) / 2, now)
         if due > middle:  # noqa: PLR1730 - faster
             due = middle
         step = self.ttl * (STEP_SHARE / 1000)

@@ -144,6 +144,17 @@ async def test_masters_that_are_slow_get_each_extension_once(
         assert 16 <= ran(masters[0], EXTEND) - before <= 22
 
 
+async def test_a_lease_lives_on_masters_that_answer_after_nearly_half_of_its_ttl(
+    impatient: Redlock, masters: Masters
+) -> None:
+    """No extension follows another that is underway, so the next must leave in time."""
+    async with impatient.lock("r", ttl=1500) as lease:
+        slow(masters, 0.46 * 1.5)
+        await asyncio.sleep(30)
+        assert lease.valid
+        assert ran(masters[0], EXTEND) <= 60  # not more than on masters that are quick
+
+
 async def test_masters_that_are_slow_get_an_explicit_extension_once(
     impatient: Redlock, masters: Masters
 ) -> None:

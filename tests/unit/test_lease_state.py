@@ -73,6 +73,14 @@ def test_extensions_that_are_due_within_a_step_are_due_together(
     assert state.due > now + ttl / 1000 / 3 * (1 - RENEW_SPREAD) - step * (1 + 1e-6)
 
 
+@given(share=st.floats(0, 0.48), ttl=st.integers(1000, 10**7))
+def test_an_answer_that_takes_as_long_again_comes_in_time(share: float, ttl: int) -> None:
+    state = acquired(ttl)
+    took = share * ttl / 1000
+    state.schedule_renewal(took, 0.0, took)
+    assert state.due + took < state.deadline
+
+
 def test_without_renewal_only_the_loss_is_due() -> None:
     state = acquired(renewed=False)
     state.schedule_renewal(0.0, 0.5)

@@ -451,7 +451,8 @@ class Watchdog:
             # If the next extension fails, the loss shows its votes, without those of rounds before
             # this success.
             hold.extension = None
-            hold.schedule_renewal(now, random.random())  # noqa: S311 - no secret
+            chance = random.random()  # noqa: S311 - no secret
+            hold.schedule_renewal(now, chance, now - renewal.began)
             self._agenda.put(hold, now)
             # After `extended`: a restoration is sent for a valid lease only, for the
             # rest of its new validity.
