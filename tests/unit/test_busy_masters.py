@@ -12,7 +12,7 @@ import pytest
 from redlock_aio import Answer, Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.wait.gate import Gate
-from redlock_aio._protocol.scripts import EXTEND
+from redlock_aio._protocol.scripts import EXTEND, RELEASE
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
@@ -20,6 +20,7 @@ from .kit import (
     Masters,
     delete,
     fail,
+    guarded,
     hang,
     kill,
     now,
@@ -301,6 +302,24 @@ async def test_tasks_that_wait_ask_once_a_second_while_no_majority_can_answer(
         leases = await asyncio.gather(*waiting)
         assert now() - back < 0.1
         await release(leases)
+
+
+async def test_a_master_that_restarts_again_and_again_lets_nobody_ask(masters: Masters) -> None:
+    """It has no vote. But each of its connections tells those who wait that a key may be gone."""
+    async with guarded(masters) as redlock:
+        await redlock.check()
+        kill(masters[2:])
+        waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(100)]
+        await asyncio.sleep(3)
+        before = ran(masters[0], RELEASE)
+        for _ in range(10):
+            masters[2].restart()
+            await asyncio.sleep(1)
+            masters[2].kill()
+        assert 5 <= ran(masters[0], RELEASE) - before <= 15
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
 
 
 async def test_new_acquisitions_ask_nobody_while_others_wait_for_a_majority(
