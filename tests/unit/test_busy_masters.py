@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, Lease, QuorumUnavailableError, Redlock, RedlockError, Retry
+from redlock_aio import Answer, Lease, Lock, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.wait.gate import Gate
-from redlock_aio._protocol.scripts import EXTEND, RELEASE
+from redlock_aio._protocol.scripts import (
+    ENQUEUE,
+    ENQUEUE_PERMIT,
+    ENQUEUE_SHARED,
+    EXTEND,
+    RELEASE,
+    Script,
+)
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
@@ -580,3 +587,67 @@ async def test_a_wait_for_a_majority_ends_at_once(masters: Masters, end: str) ->
     wanted = RedlockError if end == "close" else asyncio.CancelledError
     assert [isinstance(each, wanted) for each in results] == [True] * 10
     await redlock.aclose()
+
+
+# Tasks that wait in the queues of the masters
+
+
+def waiting_in_queues(redlock: Redlock, script: Script, tasks: int) -> list[asyncio.Task[Lease]]:
+    """Return *tasks* that wait for a lock each, of the kind that enters queues by *script*."""
+
+    def lock(name: str) -> Lock:
+        if script is ENQUEUE_SHARED:
+            return redlock.rw_lock(name).read()
+        if script is ENQUEUE_PERMIT:
+            return redlock.semaphore(name, permits=2)
+        return redlock.lock(name, fair=True)
+
+    return [asyncio.create_task(lock(f"r{number}").acquire()) for number in range(tasks)]
+
+
+@pytest.mark.parametrize(
+    ("patience", "pause", "most"),
+    [
+        # The first request, another one that makes an entry before the grant is given back, and one
+        # when a reply has come.
+        pytest.param(50, 0.6, 3, id="while they wait"),
+        # The last one is that of a waiter which has left the queues, and one to enter them again
+        # follows.
+        pytest.param(250, 2.3, 4, id="until they leave"),
+    ],
+)
+@pytest.mark.parametrize(
+    "script", [ENQUEUE, ENQUEUE_PERMIT, ENQUEUE_SHARED], ids=["fair", "semaphore", "readers"]
+)
+async def test_masters_that_stand_still_are_asked_once_more_when_they_answer(
+    masters: Masters, script: Script, patience: int, pause: float, most: int
+) -> None:
+    """Until then, each request would be one more to execute for masters that are behind."""
+    async with Redlock(masters, restart_guard="off", master_timeout=patience) as redlock:
+        await redlock.check()
+        hang(masters)
+        waiting = waiting_in_queues(redlock, script, 20)
+        await asyncio.sleep(pause)
+        resume(masters)
+        resumed = now()
+        leases = await asyncio.gather(*waiting)
+        assert now() - resumed < 0.01
+        # One of them asks again when this program has subscribed to wake-ups.
+        assert ran(masters[0], script) <= most * 20 + 1
+        await release(leases)
+
+
+async def test_tasks_that_leave_the_queues_of_masters_that_stand_still_do_not_ask_them(
+    masters: Masters,
+) -> None:
+    """They were not heard by a majority for so long. These give up before one answers."""
+    async with Redlock(masters, restart_guard="off", master_timeout=250) as redlock:
+        await redlock.check()
+        hang(masters)
+        locks = [redlock.lock(f"r{number}", fair=True, wait=2450) for number in range(20)]
+        waiting = [asyncio.create_task(lock.acquire()) for lock in locks]
+        await asyncio.wait(waiting)
+        resume(masters)
+        await asyncio.sleep(0.1)
+        assert [type(task.exception()) for task in waiting] == [QuorumUnavailableError] * 20
+        assert ran(masters[0], ENQUEUE) <= 2 * 20 + 1

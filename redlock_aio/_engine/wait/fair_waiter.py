@@ -314,7 +314,9 @@ class FairWaiter(Round):
                 continue
             awaited.due = math.inf
             standing = self.ticket.standings[master]
-            if standing in (NEXT, UNASKED):
+            # A master answers in order: behind what it still owes, another request is only more to
+            # do for one that is busy. It is asked when the void reply comes, or by a heartbeat.
+            if standing is NEXT or (standing is UNASKED and not awaited.requests):
                 self._ask(master)
             elif standing in (ASKED, GRANTED):
                 self._await_longer(master, now)
@@ -565,7 +567,8 @@ class FairWaiter(Round):
         # one, which may ask at once. Under the old name its request would follow the request
         # to leave, and enter the old name in the queue again.
         self._release(left, keep_place=False)
-        self.ask_all(again=True)
+        # Masters that owe a reply are asked when it comes.
+        self.ask_all()
 
     def _return(self) -> None:
         """Enter all queues again, at a new place."""
