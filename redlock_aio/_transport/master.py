@@ -199,6 +199,13 @@ class Master:
         """The reason why a master that is up has no vote (restart guard, Sentinels), or empty."""
         return self.reason if self.up else ""
 
+    @property
+    def no_vote(self) -> NoReply | None:
+        """The vote in place of a request for a lock; ``None`` if that would be sent."""
+        if self._connection is None:
+            return self._no_reply
+        return None if self.votes else self._why_muted()
+
     def known_as(self, key: bytes) -> bytes:
         """Return a *key* that the server has named, as the engine knows it."""
         return tags.restored(key, self._route.tag) if self._route.tag else key
@@ -235,19 +242,22 @@ class Master:
         connection = self._connection
         if connection is None:
             return self._refuse(payload, senders)
-        # The text has the seconds that are left. A new one for each of thousands of commands
-        # would cost more than the commands.
-        now = self._context.clock()
-        if now > self._described_at + SAME_WORDS:
-            self._described_at = now
-            self._no_reply = NoReply(Answer.QUARANTINED, self.quarantine)
-        no_reply = self._no_reply
+        no_reply = self._why_muted()
         # None of the batch is sent then. The caller sends each of its commands by itself.
         if any(sender.in_quarantine is QuarantineRule.REFUSE for sender in senders):
             return no_reply
         count, mute = QuarantineRule.COUNT, functools.partial(_mute, no_reply)
         muted = [s if s.in_quarantine is count else Altered(s, mute) for s in senders]
         return connection.send(payload, muted)
+
+    def _why_muted(self) -> NoReply:
+        # The text has the seconds that are left. A new one for each of thousands of commands
+        # would cost more than the commands.
+        now = self._context.clock()
+        if now > self._described_at + SAME_WORDS:
+            self._described_at = now
+            self._no_reply = NoReply(Answer.QUARANTINED, self.quarantine)
+        return self._no_reply
 
     def overdue(self) -> NoReply:
         """Called when a reply is overdue: watch the connection, and return the vote to count."""

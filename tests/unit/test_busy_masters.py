@@ -11,7 +11,9 @@ import pytest
 
 from redlock_aio import Answer, Lease, Lock, QuorumUnavailableError, Redlock, RedlockError, Retry
 from redlock_aio._engine.hold.renewal import Renewal
+from redlock_aio._engine.masters import MasterSet
 from redlock_aio._engine.wait.gate import Gate
+from redlock_aio._protocol.request import Request
 from redlock_aio._protocol.scripts import (
     ENQUEUE,
     ENQUEUE_PERMIT,
@@ -651,3 +653,33 @@ async def test_tasks_that_leave_the_queues_of_masters_that_stand_still_do_not_as
         await asyncio.sleep(0.1)
         assert [type(task.exception()) for task in waiting] == [QuorumUnavailableError] * 20
         assert ran(masters[0], ENQUEUE) <= 2 * 20 + 1
+
+
+@pytest.mark.parametrize("away", [kill, hang, restart], ids=["down", "hung", "in quarantine"])
+async def test_tasks_in_queues_do_not_ask_masters_without_a_vote(
+    masters: Masters, away: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask the others once a second, and those as soon as they vote."""
+    asked = [0] * len(masters)
+
+    def count(self: MasterSet, master: int, sent: Request, send: Any = MasterSet.send_to) -> None:
+        asked[master] += 1
+        send(self, master, sent)
+
+    async with guarded(masters) as redlock:
+        await redlock.check()
+        away(masters[:3])
+        waiting = waiting_in_queues(redlock, ENQUEUE, 10)
+        await asyncio.sleep(4)  # they have left the queues
+        monkeypatch.setattr(MasterSet, "send_to", count)
+        await asyncio.sleep(4)
+        assert asked[:3] == [0] * 3
+        assert all(4 * 10 <= times <= 5 * 10 for times in asked[3:])
+        if away is kill:
+            restart(masters[:3])
+        resume(masters)
+        await until(lambda: sum(each.votes for each in redlock.statistics().masters) >= 3)
+        back = now()
+        leases = await asyncio.gather(*waiting)
+        assert now() - back < 0.01
+        await release(leases)

@@ -220,6 +220,30 @@ async def test_a_wait_ends_when_a_majority_refuses_for_good(
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+@WAYS
+async def test_a_wait_ends_when_masters_that_were_down_refuse_for_good(
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    names: tuple[str, ...],
+    options: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(_master: FakeMaster) -> Any:
+        raise MasterError(NoVoteCause.UNSUPPORTED, "a node of a Redis Cluster", permanent=True)
+
+    masters[0].kill()
+    masters[1].kill()
+    masters[2].kill()
+    async with waiting(redlock, *names, **options) as [waiter]:
+        await asyncio.sleep(10)
+        assert not waiter.done()
+        monkeypatch.setattr(FakeMaster, "dial", refuse)
+        await asyncio.sleep(2)  # they are dialled twice a second, and a task looks once
+        error = waiter.exception()
+        assert isinstance(error, QuorumUnavailableError)
+        assert [vote.permanent for vote in error.votes[:3]] == [True] * 3
+
+
 async def test_waiters_in_the_local_queue_give_up_in_turn(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

@@ -24,6 +24,7 @@ class Link:
     """A master that records its requests."""
 
     can_free = False
+    no_vote = None
     quarantine = ""
     votes = True
     received = 0

@@ -244,6 +244,10 @@ class FairWaiter(Round):
         """
         Ask every master for the lock, which also keeps the place in its queue.
 
+        A master that has no vote is not asked again: its queue can't be reached, and `forgotten` is
+        called when it has one. With thousands of waiters these requests would keep this program so
+        busy that it could not connect again.
+
         Args:
             again: Whether to ask also masters that have not replied to the last request yet.
         """
@@ -252,6 +256,10 @@ class FairWaiter(Round):
         self._begin_to_wait().beat_at = now + _until_next_beat()
         self.ticket.heartbeat(now)
         for master, awaited in enumerate(self._awaited):
+            no_vote = self.masters.links[master].no_vote
+            if no_vote is not None and self.ticket.standings[master] is FAILED:
+                self.replies[master] = no_vote  # it may refuse for good by now
+                continue
             # A new request before the reply to the last one would make that reply void. And
             # where replies do not get through, each request could acquire the lock once
             # more, until the connection is given up and no release arrives there.
