@@ -90,9 +90,9 @@ class Gate:
     def open_if_able(self) -> None:
         """Let the first tasks pass if a majority can answer them; else do nothing."""
         ping = self._ping
-        if ping is None or not self._is_able(ping):
+        if ping is None or not self._is_able():
             return
-        self._ping = None
+        self._ping, self._answered = None, set()
         # Of more than the masters can answer in time, most would time out, and ask again: masters
         # that are busy anyhow would never catch up.
         passed, took = self._at_once, self._masters.loop.time() - self._asked_at
@@ -104,16 +104,15 @@ class Gate:
         self._masters.loop.call_soon(self._send_ping)
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return why the tasks wait: a vote of each master, from the last PING."""
-        links, ping = self._masters.links, self._ping
-        return votes(links, [self._vote_of(number, ping) for number in range(len(links))])
-
-    def _vote_of(self, number: int, ping: Query | None) -> NoReply:
-        quarantine = self._masters.links[number].quarantine
-        if quarantine:
-            return NoReply(Answer.QUARANTINED, quarantine)
-        reply = TIMED_OUT if ping is None or number not in self._answered else ping.replies[number]
-        return reply if isinstance(reply, NoReply) else NOT_ASKED
+        """Return why the tasks wait, as a vote of each master."""
+        links = self._masters.links
+        return votes(
+            links,
+            [
+                link.no_vote or (NOT_ASKED if number in self._answered else TIMED_OUT)
+                for number, link in enumerate(links)
+            ],
+        )
 
     def close(self) -> None:
         """Let all tasks pass, which then find the session closed."""
@@ -151,10 +150,11 @@ class Gate:
             self.open_if_able()
         return False
 
-    def _is_able(self, ping: Query) -> bool:
+    def _is_able(self) -> bool:
         links = self._masters.links
         able = sum(link.votes and number in self._answered for number, link in enumerate(links))
-        return able >= majority(len(links)) or is_final(ping.votes())
+        # If so many refuse for good that no majority is left, the tasks are to learn that.
+        return able >= majority(len(links)) or is_final(self.votes())
 
     def _ask_in_vain(self) -> None:
         if not self.waiting:
@@ -162,13 +162,12 @@ class Gate:
             return
         self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
         self._let_pass(next(iter(self.waiting)))
-        # A PING that is underway will be answered, at the latest when its connection ends. If none
-        # is, only another one shows whether a master still refuses it, or refuses for good by now.
-        ping = self._ping
-        if ping is None:
-            return
-        if OVERRUN in ping.replies or len(self._answered) == len(ping.replies):
+        # A PING that is underway will be answered, at the latest when its connection ends. But no
+        # reply tells when a master that did not get it could take another one, and nothing that a
+        # master refuses for good by now.
+        if self._ping is not None and OVERRUN in self._ping.replies:
             self._send_ping()
+        self.open_if_able()
 
     def _stop(self) -> None:
         self._ping = None
