@@ -176,6 +176,7 @@ class Session:
         self.fair_queue: FairQueue = FairQueue(
             self.masters,
             self.local_queues,
+            self.gate,
             max_waiters=self.max_waiters,
             clock_lead=self.clock_lead,
             key_prefix=settings.key_prefix,

@@ -18,6 +18,7 @@ from redlock_aio._engine.options import LockOptions, LockSpec
 from redlock_aio._engine.session import readiness
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.fair_waiter import NO_PROPOSAL, PROPOSAL_LASTS, FairWaiter
+from redlock_aio._engine.wait.gate import Gate
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol import commands, replies
@@ -78,7 +79,9 @@ async def test_a_key_that_an_extension_does_not_find_is_checked_soon(
 
 
 def fair_queue(master_set: MasterSet) -> FairQueue:
-    return FairQueue(master_set, LocalQueues(), max_waiters=100, clock_lead=8_000_000)
+    return FairQueue(
+        master_set, LocalQueues(), Gate(master_set), max_waiters=100, clock_lead=8_000_000
+    )
 
 
 class NotedWaiter:

@@ -97,8 +97,12 @@ class Acquisition:
         Cancellation:
             No key stays on any master that can be reached, and no place in a queue.
         """
-        options, began, wait = self._lock.options, self._began, self._wait
-        if (options.fair or options.fencing) and began >= self._masters.clocks.due_at:
+        options, now, wait = self._lock.options, self._began, self._wait
+        if self.session.gate.is_shut and wait != 0:
+            await self._wait_for_a_majority()
+            now = self._masters.clock()
+            self._renew_queue()
+        if (options.fair or options.fencing) and now >= self._masters.clocks.due_at:
             await self._know_the_time()
         if options.fair:
             return await self._acquire_fairly()
@@ -112,11 +116,9 @@ class Acquisition:
         # From here on this task may have the turn. Until a lease takes it over, whatever ends
         # the task has to pass it on, or all other tasks of this process wait for ever.
         try:
-            if wait != 0 and self.session.gate.waiting and tried is None:
-                await self._wait_for_a_majority()
             if tried is not None and (isinstance(tried, Claim) or not self.has_turn):
                 last = tried
-            elif tried is None and self.has_turn and queue.open_at > began:
+            elif tried is None and self.has_turn and queue.open_at > now:
                 last = await self._yield_and_attempt()
             else:
                 last = await self._attempt(self._answer_limit() if wait else None)
@@ -159,9 +161,12 @@ class Acquisition:
         if not (masters := self._masters).closed:
             if await masters.know_the_time(self._answer_limit()):
                 self._asking_since = masters.clock()  # the masters may take as long once more
-            # The idle queue may have been dropped meanwhile, and another task may have a new one
-            # for the same key. With two queues both tasks would have the turn.
-            self.queue = self.session.local_queues.of(self._lock.key)
+            self._renew_queue()
+
+    def _renew_queue(self) -> None:
+        # After a wait without the turn: the idle queue may have been dropped meanwhile, and another
+        # task may have a new one for the same key. With two queues both tasks would have the turn.
+        self.queue = self.session.local_queues.of(self._lock.key)
 
     # The turn among the tasks of this process.
 
@@ -337,7 +342,7 @@ class Acquisition:
             if masters.closed:  # the rounds were ended, and tell nothing of the masters
                 masters.check_open()
             observer.record(votes, failed.missing)
-            if self.session.gate.waiting or not watch.is_worth_repeating():
+            if self.session.gate.is_shut or not watch.is_worth_repeating():
                 await self._wait_for_a_majority()
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from redlock_aio._engine.masters import MasterSet
+from redlock_aio._engine.wait.gate import Gate
 from redlock_aio._engine.wait.local_queue import LocalQueues
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import Mutex
@@ -48,6 +49,7 @@ class FairQueue:
         self,
         masters: MasterSet,
         local_queues: LocalQueues,
+        gate: Gate,
         *,
         max_waiters: int,
         clock_lead: int,
@@ -55,6 +57,7 @@ class FairQueue:
     ) -> None:
         self.masters = masters
         self.local_queues = local_queues
+        self.gate = gate
         self.max_waiters = max_waiters
         self.clock_lead = clock_lead
         self.client: bytes = token_hex(8).encode()

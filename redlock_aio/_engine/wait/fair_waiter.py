@@ -842,6 +842,8 @@ async def acquire(
                 votes = waiter.votes()
                 waiter.check(budget.began, over=over or is_final(votes))
                 observer.record(votes, waiter.missing)
+                if observer.in_outage:
+                    queues.gate.shut()  # this one keeps its places; new ones wait for a majority
             await waiter.wait(min(ends - masters.clock(), look))
             look = LOOK_INTERVAL
     except BaseException:

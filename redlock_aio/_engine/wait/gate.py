@@ -48,19 +48,31 @@ class Gate:
     most twice as many as before.
 
     Attributes:
+        is_shut: Whether new tasks have to wait.
+
         waiting: The places of the tasks.
     """
 
-    __slots__ = ("_answered", "_asked_at", "_at_once", "_masters", "_ping", "_timer", "waiting")
+    __slots__ = (
+        "_answered",
+        "_asked_at",
+        "_at_once",
+        "_masters",
+        "_ping",
+        "_timer",
+        "is_shut",
+        "waiting",
+    )
 
     def __init__(self, masters: MasterSet) -> None:
         self._masters = masters
+        self.is_shut = False
         self.waiting: dict[asyncio.Future[bool], None] = {}
         self._at_once = 0  # how many passed last
         self._asked_at = 0.0
         self._ping: Query | None = None
         self._answered: set[int] = set()  # the masters that have answered it, in time or late
-        self._timer: asyncio.TimerHandle | None = None  # runs while tasks wait
+        self._timer: asyncio.TimerHandle | None = None  # runs while it is shut
 
     def __repr__(self) -> str:
         return f"<Gate, {len(self.waiting)} wait>"
@@ -75,10 +87,7 @@ class Gate:
         loop = self._masters.loop
         place: asyncio.Future[bool] = loop.create_future()
         self.waiting[place] = None
-        if self._timer is None:
-            self._timer = loop.call_later(ASK_EVERY, self._ask_in_vain)
-            self._at_once = 0
-            self._send_ping()
+        self.shut()
         ends = loop.call_later(seconds, self._turn_away, place) if seconds < math.inf else None
         try:
             return await place
@@ -86,6 +95,14 @@ class Gate:
             self.waiting.pop(place, None)
             if ends is not None:
                 ends.cancel()
+
+    def shut(self) -> None:
+        """Let new tasks wait, until a majority has answered a PING: one task has found none."""
+        if not self.is_shut:
+            self.is_shut = True
+            self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
+            self._at_once = 0
+            self._send_ping()
 
     def open_if_able(self) -> None:
         """Let the first tasks pass if a majority can answer them; else do nothing."""
@@ -101,7 +118,7 @@ class Gate:
         self._at_once = int(max(min(can, 2 * passed, LARGEST), 1))
         self._let_pass(*itertools.islice(self.waiting, self._at_once))
         # In the next turn, in which these tasks send their requests: behind them.
-        self._masters.loop.call_soon(self._send_ping)
+        self._masters.loop.call_soon(self._go_on)
 
     def votes(self) -> tuple[Vote, ...]:
         """Return why the tasks wait, as a vote of each master."""
@@ -116,7 +133,7 @@ class Gate:
 
     def close(self) -> None:
         """Let all tasks pass, which then find the session closed."""
-        self._stop()
+        self._open()
         self._let_pass(*self.waiting)
 
     def _let_pass(self, *places: asyncio.Future[bool], to_ask: bool = True) -> None:
@@ -128,10 +145,13 @@ class Gate:
     def _turn_away(self, place: asyncio.Future[bool]) -> None:
         self._let_pass(place, to_ask=len(self.waiting) <= CROWD)
 
+    def _go_on(self) -> None:
+        if self.waiting:
+            self._send_ping()
+        else:
+            self._open()
+
     def _send_ping(self) -> None:
-        if not self.waiting:
-            self._stop()
-            return
         self._answered = answered = set[int]()
 
         def count(master: int, reply: object) -> object:
@@ -157,11 +177,8 @@ class Gate:
         return able >= majority(len(links)) or is_final(self.votes())
 
     def _ask_in_vain(self) -> None:
-        if not self.waiting:
-            self._stop()
-            return
         self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
-        self._let_pass(next(iter(self.waiting)))
+        self._let_pass(*itertools.islice(self.waiting, 1))
         # A PING that is underway will be answered, at the latest when its connection ends. But no
         # reply tells when a master that did not get it could take another one, and nothing that a
         # master refuses for good by now.
@@ -169,8 +186,8 @@ class Gate:
             self._send_ping()
         self.open_if_able()
 
-    def _stop(self) -> None:
-        self._ping = None
+    def _open(self) -> None:
+        self.is_shut, self._ping = False, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
