@@ -284,7 +284,7 @@ class Session:
             ),
             rounds=self.masters.underway,
             leases=self.watchdog.held,
-            waiters=self.local_queues.waiters,
+            waiters=self.local_queues.waiters + len(self.gate.waiting),
             is_open=True,
         )
 

@@ -43,8 +43,8 @@ class Statistics:
         leases: How many leases are held.
 
         waiters: How many tasks wait for a lock, in the queue of this process, in the
-            masters' queues or for a change of the lock. A task whose attempt is underway
-            at that moment is a round and not a waiter.
+            masters' queues, for a change of the lock or for a majority of the masters. A task
+            whose attempt is underway at that moment is a round and not a waiter.
 
         is_open: Whether the manager is open. If it is not, all masters are down.
     """

@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, Lease, Lock, QuorumUnavailableError, Redlock, RedlockError, Retry
+from redlock_aio import (
+    Answer,
+    Lease,
+    Lock,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+    Retry,
+)
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._engine.masters import MasterSet
-from redlock_aio._engine.wait.gate import Gate
+from redlock_aio._engine.wait.gate import CROWD, Gate
 from redlock_aio._engine.wait.local_queue import IDLE_QUEUES
 from redlock_aio._protocol.primitives import Mutex
-from redlock_aio._protocol.request import Request
+from redlock_aio._protocol.request import OVERRUN, Request
 from redlock_aio._protocol.scripts import (
     ENQUEUE,
     ENQUEUE_PERMIT,
@@ -125,6 +134,19 @@ async def wait_at_the_gate(
     task = asyncio.create_task(kind(redlock, "first").acquire())
     await until(lambda: session(redlock).gate.is_shut)
     return task
+
+
+def record_passing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets how many tasks pass the gate each time."""
+    at_once: list[int] = []
+    let_pass = Gate._let_pass
+
+    def count(gate: Gate, *places: Any) -> None:
+        at_once.append(len(places))
+        let_pass(gate, *places)
+
+    monkeypatch.setattr(Gate, "_let_pass", count)
+    return at_once
 
 
 async def test_leases_outlive_a_moment_in_which_all_masters_stand_still(
@@ -394,14 +416,7 @@ async def test_tasks_that_wait_for_a_majority_pass_in_growing_numbers(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once would keep the loop from all else for as long as their requests take."""
-    at_once: list[int] = []
-    let_pass = Gate._let_pass
-
-    def count(gate: Gate, *places: Any) -> None:
-        at_once.append(len(places))
-        let_pass(gate, *places)
-
-    monkeypatch.setattr(Gate, "_let_pass", count)
+    at_once = record_passing(monkeypatch)
     first = await wait_at_the_gate(redlock, masters)
     waiting = [redlock.lock(f"r{number}", wait=60_000).acquire() for number in range(2000)]
     tasks = [asyncio.create_task(each) for each in waiting]
@@ -410,6 +425,25 @@ async def test_tasks_that_wait_for_a_majority_pass_in_growing_numbers(
     await release(await asyncio.gather(first, *tasks))
     assert at_once[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]
     assert sum(at_once) == 2001
+
+
+async def test_how_many_pass_follows_from_how_many_have_passed(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If few wait for a while, that masters answer them in time says nothing about many."""
+    at_once = record_passing(monkeypatch)
+    slow(masters, 0.01)
+    first = await wait_at_the_gate(redlock, masters)
+    resume(masters)
+    tasks: list[asyncio.Task[Lease]] = []
+    for number in range(400):
+        tasks.append(asyncio.create_task(redlock.lock(f"a{number}").acquire()))
+        await asyncio.sleep(0.002)
+    assert session(redlock).gate.is_shut
+    del at_once[:]
+    tasks += [asyncio.create_task(redlock.lock(f"b{number}").acquire()) for number in range(400)]
+    await release(await asyncio.gather(first, *tasks))
+    assert at_once[0] < 20
 
 
 async def test_a_cancelled_task_leaves_its_place_to_the_next(
@@ -465,17 +499,18 @@ async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
     await asyncio.gather(*at_once, return_exceptions=True)
 
 
+@pytest.mark.parametrize("names", [1 << 64, 20], ids=["a name each", "20 names"])
 async def test_masters_that_get_more_than_they_can_do_serve_what_they_can(
-    masters: list[BusyMaster],
+    masters: list[BusyMaster], names: int
 ) -> None:
-    """Others give up when their time is over, without another request."""
+    """Others give up when their time is over, without another request; also those of one name."""
     served = 0
     async with Redlock(masters, restart_guard="off") as redlock:
 
         async def use(number: int) -> None:
             nonlocal served
-            with contextlib.suppress(QuorumUnavailableError):
-                async with redlock.lock(f"r{number}", wait=2000):
+            with contextlib.suppress(LockNotAcquiredError):
+                async with redlock.lock(f"r{number % names}", wait=2000):
                     served += 1
 
         async with asyncio.TaskGroup() as tasks:
@@ -518,6 +553,61 @@ async def test_in_a_crowd_nobody_makes_a_last_attempt(
     await release([await first])
 
 
+async def test_in_a_crowd_nobody_makes_a_last_attempt_out_of_turn(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """Tasks that wait for the same names are as many, whoever of them waits for a majority."""
+    first = await wait_at_the_gate(redlock, masters[:4])
+    waiting = [redlock.lock(f"r{number % 10}", wait=500).acquire() for number in range(150)]
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    given = [error for error in errors if isinstance(error, QuorumUnavailableError)]
+    assert len(given) == 150
+    assert sum(not error.attempts for error in given) == 150 + 1 - CROWD  # with the first one
+    assert not session(redlock).gate.behind
+    resume(masters)
+    await release([await first])
+
+
+async def test_the_error_of_a_crowd_names_no_timeout_of_masters_that_answer(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """The last PING has just left then."""
+    first = await wait_at_the_gate(redlock, masters)
+    slow(masters, 0.01)
+    waiting = [
+        asyncio.create_task(redlock.lock(f"r{number}", wait=500).acquire()) for number in range(150)
+    ]
+    await asyncio.sleep(0.44)
+    resume(masters)
+    results = await asyncio.gather(first, *waiting, return_exceptions=True)
+    turned_away = [
+        error
+        for error in results
+        if isinstance(error, QuorumUnavailableError) and not error.attempts
+    ]
+    assert turned_away
+    assert {vote.answer for error in turned_away for vote in error.votes} == {Answer.ERROR}
+    await release([each for each in results if isinstance(each, Lease)])
+
+
+async def test_the_error_of_a_crowd_tells_of_too_many_requests(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_PENDING", 20)
+    await redlock.check()
+    hang(masters)
+    tries = [redlock.lock(f"n{number}", wait=0).try_acquire() for number in range(20)]
+    at_once = [asyncio.create_task(each) for each in tries]
+    await asyncio.sleep(0.01)
+    waiting = [redlock.lock(f"r{number}", wait=500).acquire() for number in range(250)]
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    given = [error for error in errors if isinstance(error, QuorumUnavailableError)]
+    assert len(given) == 250
+    assert {vote.detail for error in given for vote in error.votes} == {OVERRUN.detail}
+    resume(masters)
+    await asyncio.gather(*at_once, return_exceptions=True)
+
+
 @pytest.mark.parametrize("away", [kill, "quarantine"])
 async def test_the_error_of_a_crowd_says_why_masters_do_not_vote(
     masters: Masters, away: Any
@@ -538,6 +628,26 @@ async def test_the_error_of_a_crowd_says_why_masters_do_not_vote(
     wanted = Answer.UNREACHABLE if away is kill else Answer.QUARANTINED
     for each in turned_away:
         assert [vote.answer for vote in each] == [wanted] * 3 + [Answer.ERROR] * 2
+
+
+async def test_the_end_of_an_outage_is_logged_by_tasks_that_came_in_it(
+    redlock: Redlock, masters: Masters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that have seen it begin were turned away before."""
+    caplog.set_level("INFO", "redlock_aio")
+    await redlock.check()
+    hang(masters[:3])
+    tasks: list[asyncio.Task[Lease]] = []
+    for number in range(400):
+        lock = redlock.lock(f"r{number}", wait=1500)
+        tasks.append(asyncio.create_task(lock.acquire()))
+        await asyncio.sleep(0.01)
+    resume(masters)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    ends = [each for each in caplog.messages if "answers again" in each]
+    assert len(ends) == 1
+    assert ends[0].startswith("a majority of the masters answers again, after 4.")
+    await release([each for each in results if isinstance(each, Lease)])
 
 
 async def test_a_wait_that_no_majority_answers_ends_with_another_attempt(

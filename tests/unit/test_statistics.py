@@ -13,7 +13,7 @@ from redlock_aio import LockLostError, MasterStatistics, Redlock, Statistics
 from redlock_aio._engine import masters as masters_module
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
-from .kit import KINDS_AND_KEYS, LATENCY, Kind, interrupted
+from .kit import KINDS_AND_KEYS, LATENCY, Kind, hang, interrupted
 
 
 def idle(masters: list[FakeMaster]) -> Statistics:
@@ -177,3 +177,20 @@ async def hold(redlock: Redlock, name: str) -> None:
     with contextlib.suppress(LockLostError):
         async with redlock.lock(name, ttl=1000):
             await asyncio.sleep(0.1)
+
+
+async def test_tasks_that_wait_for_a_majority_are_waiters(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await redlock.check()
+    hang(masters)
+    waiting = [
+        asyncio.create_task(redlock.lock(f"r{number % 7}").acquire()) for number in range(10)
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0.5)
+        assert redlock.statistics().waiters == 10
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert redlock.statistics().waiters == 0

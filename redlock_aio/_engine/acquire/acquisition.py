@@ -184,9 +184,10 @@ class Acquisition:
         Cancellation:
             The turn is passed on to the next in the queue.
         """
-        masters, queue, budget = self._masters, self.queue, self._budget
+        masters, queue, budget, gate = self._masters, self.queue, self._budget, self.session.gate
         place: asyncio.Future[bool] = masters.loop.create_future()
         queue.join(place)
+        gate.behind += 1
         tried, has_come = None, False
         self._emit_waiting()
         try:
@@ -196,6 +197,8 @@ class Acquisition:
                 last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
                 await asyncio.wait([place], timeout=last_attempt / 1000)
                 if not place.done():
+                    if gate.is_crowded:
+                        raise self._turned_away()
                     self._asking_since = masters.clock()
                     tried = await self._attempt(self._answer_limit())
                     if isinstance(tried, Watch):
@@ -206,6 +209,7 @@ class Acquisition:
                 # that moment comes too late for the others.
                 has_come = has_come and not budget.is_over
         finally:
+            gate.behind -= 1
             # A cancellation may come after the place is done and before this task runs. The task
             # has the turn then, and the queue stands still if the turn is not passed on.
             if not has_come:
@@ -371,18 +375,20 @@ class Acquisition:
         left = budget.until_last_attempt(masters.master_timeout) or 0
         if left > SHORTEST_PAUSE:
             self._emit_waiting()
-            gate = self.session.gate
-            if not await gate.wait(left / 1000):
-                resources, now = self._lock.resources, masters.clock()
-                raise refusal(
-                    resources,
-                    gate.votes(),
-                    None,
-                    attempts=self.attempts,
-                    began=self._began,
-                    now=now,
-                )
+            if not await self.session.gate.wait(left / 1000):
+                raise self._turned_away()
             self._asking_since = masters.clock()
+
+    def _turned_away(self) -> LockNotAcquiredError:
+        """Return the error of a task that makes no last attempt: see `Gate.is_crowded`."""
+        return refusal(
+            self._lock.resources,
+            self.session.gate.votes(),
+            None,
+            attempts=self.attempts,
+            began=self._began,
+            now=self._masters.clock(),
+        )
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
         # A release of this process is not pushed by the masters: the queue reports it. With the

@@ -2,21 +2,25 @@
 The gate: tasks wait here while no majority of the masters can answer an attempt.
 
     an attempt has failed, and no majority ─┐
-    a new acquisition, and others wait here ┴► wait ─► a majority has answered a PING ─► attempt
+    a new acquisition, and it is shut ──────┴► wait ─► a majority has answered a PING ─► attempt
 
 Without it each waiting task would ask again and again, and each new one once, all of them in
 vain. With thousands of tasks that is more than this program can do, and more than masters that
 have stood still for a moment can answer when they go on: the moment would have no end.
+
+The gate is shut by the first task that finds no majority, until the masters have answered the last
+tasks that have passed. If it opened before, tasks that come then would ask in addition to those.
+A task that is in the queues of the masters shuts it, and does not wait here: it keeps its places.
 """
 
 import asyncio
 import itertools
 import math
 
-from redlock_aio._engine.masters import MasterSet, Query, is_underway, votes
+from redlock_aio._engine.masters import Link, MasterSet, Query, is_underway, votes
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.request import OVERRUN, TIMED_OUT, NoReply
-from redlock_aio._rules.quorum import Answer, Vote, is_final, majority
+from redlock_aio._protocol.request import OVERRUN, NoReply
+from redlock_aio._rules.quorum import NOT_YET, Answer, Vote, is_final, majority
 
 LARGEST = 500
 """The most tasks that pass in one turn of the loop: nothing else of the program runs meanwhile."""
@@ -27,7 +31,8 @@ SHARE = 0.75
 CROWD = 100
 """
 The number of waiting tasks above which none of them makes a last attempt when its time is over. If
-each did so, their requests could be all that busy masters have time for.
+each did so, their requests could be all that busy masters have time for. Tasks that wait in local
+queues count, too: they may wait for names of which the first task is here.
 """
 
 NOT_ASKED = NoReply(Answer.ERROR, "not asked, because no majority could answer")
@@ -51,23 +56,20 @@ class Gate:
         is_shut: Whether new tasks have to wait.
 
         waiting: The places of the tasks.
+
+        behind: How many tasks wait for their turn in a local queue.
     """
 
     __slots__ = (
-        "_answered",
-        "_asked_at",
-        "_at_once",
-        "_masters",
-        "_ping",
-        "_timer",
-        "is_shut",
+        "_answered", "_asked_at", "_at_once", "_masters", "_ping", "_timer", "behind", "is_shut",
         "waiting",
-    )
+    )  # fmt: skip
 
     def __init__(self, masters: MasterSet) -> None:
         self._masters = masters
         self.is_shut = False
         self.waiting: dict[asyncio.Future[bool], None] = {}
+        self.behind: int = 0
         self._at_once = 0  # how many passed last
         self._asked_at = 0.0
         self._ping: Query | None = None
@@ -76,6 +78,11 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"<Gate, {len(self.waiting)} wait>"
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the gate is shut, and more than `CROWD` tasks wait."""
+        return self.is_shut and len(self.waiting) + self.behind > CROWD
 
     async def wait(self, seconds: float) -> bool:
         """
@@ -106,30 +113,37 @@ class Gate:
 
     def open_if_able(self) -> None:
         """Let the first tasks pass if a majority can answer them; else do nothing."""
-        ping = self._ping
-        if ping is None or not self._is_able():
+        if self._ping is None:
             return
-        self._ping, self._answered = None, set()
+        links = self._masters.links
+        able = sum(link.votes and number in self._answered for number, link in enumerate(links))
+        won = able >= majority(len(links))
+        if not won and not is_final(self.votes()):
+            return  # else the tasks are to learn that so many masters refuse for good
+        if not self.waiting:
+            self._open()
+            return
+        if won:
+            # Those that have seen the outage begin, and would tell, may have given up.
+            self._masters.outages.log_end()
+        self._ping = None
         # Of more than the masters can answer in time, most would time out, and ask again: masters
         # that are busy anyhow would never catch up.
         passed, took = self._at_once, self._masters.loop.time() - self._asked_at
         target = SHARE * self._masters.master_timeout / 1000
         can = passed * target / took if took > 0 else math.inf
-        self._at_once = int(max(min(can, 2 * passed, LARGEST), 1))
-        self._let_pass(*itertools.islice(self.waiting, self._at_once))
+        many = int(max(min(can, 2 * passed, LARGEST), 1))
+        first = list(itertools.islice(self.waiting, many))
+        self._at_once = len(first)
+        self._let_pass(*first)
         # In the next turn, in which these tasks send their requests: behind them.
-        self._masters.loop.call_soon(self._go_on)
+        self._masters.loop.call_soon(self._send_ping)
 
     def votes(self) -> tuple[Vote, ...]:
-        """Return why the tasks wait, as a vote of each master."""
-        links = self._masters.links
-        return votes(
-            links,
-            [
-                link.no_vote or (NOT_ASKED if number in self._answered else TIMED_OUT)
-                for number, link in enumerate(links)
-            ],
-        )
+        """Return why the tasks wait: a vote of each master, from the last PING."""
+        links, ping = self._masters.links, self._ping
+        replies = [NOT_YET] * len(links) if ping is None else ping.replies
+        return votes(links, list(map(_vote, links, replies)))
 
     def close(self) -> None:
         """Let all tasks pass, which then find the session closed."""
@@ -143,15 +157,11 @@ class Gate:
                 place.set_result(to_ask)
 
     def _turn_away(self, place: asyncio.Future[bool]) -> None:
-        self._let_pass(place, to_ask=len(self.waiting) <= CROWD)
-
-    def _go_on(self) -> None:
-        if self.waiting:
-            self._send_ping()
-        else:
-            self._open()
+        self._let_pass(place, to_ask=not self.is_crowded)
 
     def _send_ping(self) -> None:
+        if not self.is_shut:
+            return
         self._answered = answered = set[int]()
 
         def count(master: int, reply: object) -> object:
@@ -170,12 +180,6 @@ class Gate:
             self.open_if_able()
         return False
 
-    def _is_able(self) -> bool:
-        links = self._masters.links
-        able = sum(link.votes and number in self._answered for number, link in enumerate(links))
-        # If so many refuse for good that no majority is left, the tasks are to learn that.
-        return able >= majority(len(links)) or is_final(self.votes())
-
     def _ask_in_vain(self) -> None:
         self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
         self._let_pass(*itertools.islice(self.waiting, 1))
@@ -191,3 +195,12 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _vote(link: Link, reply: object) -> NoReply:
+    if link.no_vote is not None:
+        return link.no_vote
+    # One that votes, but has lost the PING with a connection, has another connection now.
+    if isinstance(reply, NoReply) and reply.answer is not Answer.UNREACHABLE:
+        return reply
+    return NOT_ASKED
