@@ -446,6 +446,27 @@ async def test_how_many_pass_follows_from_how_many_have_passed(
     assert at_once[0] < 20
 
 
+async def test_nobody_waits_for_a_majority_that_answers(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases of this process end while the release of a failed attempt is underway."""
+    waits: list[float] = []
+
+    async def wait(_gate: Gate, seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    monkeypatch.setattr(Gate, "wait", wait)
+
+    async def use() -> None:
+        for _ in range(10):
+            async with redlock.lock(*random.sample("abcdef", 2)):
+                await asyncio.sleep(random.uniform(0, 0.002))
+
+    await asyncio.gather(*(use() for _ in range(6)))
+    assert not waits
+
+
 async def test_a_cancelled_task_leaves_its_place_to_the_next(
     redlock: Redlock, masters: Masters
 ) -> None:

@@ -346,7 +346,10 @@ class Acquisition:
             if masters.closed:  # the rounds were ended, and tell nothing of the masters
                 masters.check_open()
             observer.record(votes, failed.missing)
-            if self.session.gate.is_shut or not watch.is_worth_repeating():
+            # A majority that has answered the attempt can answer another one. That the release is
+            # underway says nothing then: a lease of this process may have ended meanwhile.
+            answered = is_contended(failed.votes()) or watch.is_worth_repeating()
+            if self.session.gate.is_shut or not answered:
                 await self._wait_for_a_majority()
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
