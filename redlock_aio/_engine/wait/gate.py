@@ -67,7 +67,7 @@ class Gate:
 
     def __init__(self, masters: MasterSet) -> None:
         self._masters = masters
-        self.is_shut = False
+        self.is_shut: bool = False
         self.waiting: dict[asyncio.Future[bool], None] = {}
         self.behind: int = 0
         self._at_once = 0  # how many passed last
