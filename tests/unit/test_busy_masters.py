@@ -96,6 +96,19 @@ async def impatient(masters: Masters) -> AsyncIterator[Redlock]:
         yield redlock
 
 
+async def fill(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> list[asyncio.Task[Lease | None]]:
+    """Hang *masters*, and send them as many requests as may be unanswered; return their tasks."""
+    monkeypatch.setattr(connection, "MAX_PENDING", 20)
+    await redlock.check()
+    hang(masters)
+    tries = [redlock.lock(f"n{number}", wait=0).try_acquire() for number in range(20)]
+    tasks = [asyncio.create_task(each) for each in tries]
+    await asyncio.sleep(0.01)
+    return tasks
+
+
 async def get_busy(masters: Sequence[FakeMaster], share: float = BUSY) -> None:
     """Make *masters* so slow that what they are asked now takes this *share* of their time."""
     busy = [master for master in masters if isinstance(master, BusyMaster)]
@@ -505,12 +518,7 @@ async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not get the PING either, so no reply tells when they have answered the others."""
-    monkeypatch.setattr(connection, "MAX_PENDING", 20)
-    await redlock.check()
-    hang(masters)
-    tries = [redlock.lock(f"n{number}", wait=0).try_acquire() for number in range(20)]
-    at_once = [asyncio.create_task(each) for each in tries]
-    await asyncio.sleep(0.01)
+    at_once = await fill(redlock, masters, monkeypatch)
     waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(100)]
     await asyncio.sleep(0.5)
     back = now()
@@ -614,12 +622,7 @@ async def test_the_error_of_a_crowd_names_no_timeout_of_masters_that_answer(
 async def test_the_error_of_a_crowd_tells_of_too_many_requests(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_PENDING", 20)
-    await redlock.check()
-    hang(masters)
-    tries = [redlock.lock(f"n{number}", wait=0).try_acquire() for number in range(20)]
-    at_once = [asyncio.create_task(each) for each in tries]
-    await asyncio.sleep(0.01)
+    at_once = await fill(redlock, masters, monkeypatch)
     waiting = [redlock.lock(f"r{number}", wait=500).acquire() for number in range(250)]
     errors = await asyncio.gather(*waiting, return_exceptions=True)
     given = [error for error in errors if isinstance(error, QuorumUnavailableError)]

@@ -48,9 +48,9 @@ class Gate:
     A master can answer an attempt at once if it votes and has answered the last PING: it answers
     in order, so it owes no reply to anything before.
 
-    At first one task passes, then as many each time as a majority can answer in a `SHARE` of the
-    master timeout, by the time that it took for those before and the PING behind them. That is at
-    most twice as many as before.
+    At first one task passes. From then on as many pass at a time as a majority can answer in a
+    `SHARE` of the master timeout. That follows from how long the last ones took, with the PING
+    behind them, and is at most twice their number.
 
     Attributes:
         is_shut: Whether new tasks have to wait.
@@ -183,9 +183,9 @@ class Gate:
     def _ask_in_vain(self) -> None:
         self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
         self._let_pass(*itertools.islice(self.waiting, 1))
-        # A PING that is underway will be answered, at the latest when its connection ends. But no
-        # reply tells when a master that did not get it could take another one, and nothing that a
-        # master refuses for good by now.
+        # A PING that is underway will be answered, at the latest when its connection ends. But a
+        # master that was too full to get it sends no reply, so it is asked again. And nothing else
+        # leads here when a master has begun to refuse for good.
         if self._ping is not None and OVERRUN in self._ping.replies:
             self._send_ping()
         self.open_if_able()
