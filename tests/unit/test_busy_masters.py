@@ -38,6 +38,7 @@ from redlock_aio.testing import FakeMaster
 
 from .kit import (
     Masters,
+    check_no_keys,
     delete,
     fail,
     guarded,
@@ -493,6 +494,35 @@ async def test_a_cancelled_task_leaves_its_place_to_the_next(
     await release([await first, await waiting[99]])
     assert now() - back < 0.05
     assert not session(redlock).gate.waiting
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_task_that_is_cancelled_as_it_passes_holds_nobody_up(
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """In one turn of the loop, before the task has run again: it keeps neither turn nor key."""
+    first = await wait_at_the_gate(redlock, masters)
+    waiting = [asyncio.create_task(redlock.lock(f"r{i % 10}").acquire()) for i in range(20)]
+    await asyncio.sleep(0.1)
+    let_pass = Gate._let_pass
+
+    def interfere(gate: Gate, *places: Any, **options: Any) -> None:
+        if when == "after":
+            let_pass(gate, *places, **options)
+        if len(places) > 1:  # not the first task alone
+            for task in waiting[:10]:
+                task.cancel()
+        if when == "before":
+            let_pass(gate, *places, **options)
+
+    monkeypatch.setattr(Gate, "_let_pass", interfere)
+    resume(masters)
+    back = now()
+    await release([await first, *await asyncio.gather(*waiting[10:])])
+    assert now() - back < 0.2
+    assert not session(redlock).gate.waiting
+    await asyncio.sleep(0.1)
+    await check_no_keys(masters)
 
 
 @pytest.mark.parametrize("away", [kill, hang])
