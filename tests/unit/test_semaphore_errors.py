@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock, RedlockError
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+)
 from redlock_aio.testing import FakeMaster
 
 from .kit import kill
@@ -40,6 +46,22 @@ async def test_it_names_the_number_of_permits_and_a_holder(
     assert not any(lease.token in str(error) for lease in leases)
     for lease in leases:
         await lease.release()
+
+
+async def test_a_single_attempt_tells_the_votes_of_masters_that_are_a_little_later(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters:
+        master.latency = 0.010
+    masters[0].latency = 0.015
+    async with other.semaphore("api", permits=1):
+        error = await missed(redlock, 1, 0)
+        assert [vote.answer for vote in error.votes] == [Answer.HELD] * 5
+        masters[0].latency = 0.1
+        error = await missed(redlock, 1, 0)
+        assert [vote.answer for vote in error.votes] == [Answer.TIMED_OUT] + [Answer.HELD] * 4
+        # A master that hangs holds nobody up for longer than the others have taken once more.
+        assert error.elapsed < 22
 
 
 async def test_the_error_of_a_single_permit(redlock: Redlock, other: Redlock) -> None:

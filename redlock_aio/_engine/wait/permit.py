@@ -11,6 +11,7 @@ permit that is held or handed over. What the masters have in common with a singl
 they move the waiter that has waited for longest to a permit that becomes free; see permits.lua.
 """
 
+import asyncio
 import functools
 import math
 import random
@@ -133,6 +134,21 @@ class AnyPermit:
         taken = self._taken[master]
         return taken is not None and taken.granted and taken.number == self.number
 
+    async def hear_stragglers(self) -> None:
+        """
+        Wait for the masters that have not answered, for as long again as the others took.
+
+        Only the text of an error depends on this wait: masters may name the holders of different
+        permits, and then one more vote is what makes a majority for one of them.
+
+        Cancellation:
+            Nothing is held up: `give_back` comes before this.
+        """
+        masters, round = self._masters, self.round
+        ends = masters.clock() + max(masters.clock() - self.began, 0.001)
+        while not round.complete and (left := ends - masters.clock()) > 0:
+            await asyncio.wait([masters.wait_for(round)], timeout=left)
+
     async def win(self, at_most: float | None) -> Claim | None:
         """
         Return the claim on the permit that a majority has granted; ``None`` if there is none.
@@ -251,6 +267,8 @@ async def acquire(
     attempt.give_back()
     masters.check_open()  # else the votes of rounds that the close has ended were the reason
     if budget.wait == 0:
+        await attempt.hear_stragglers()
+        masters.check_open()
         raise refusal(
             lock.resources,
             attempt.round.votes(),
