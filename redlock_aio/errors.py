@@ -87,7 +87,8 @@ class LockNotAcquiredError(RedlockError):
     Attributes:
         resources: The names that were requested.
 
-        attempts: The number of attempts.
+        attempts: The number of attempts; 0 if none was made, because another task of this
+            process asked for the lock, or no majority could answer.
 
         elapsed: How long they took, in milliseconds.
 

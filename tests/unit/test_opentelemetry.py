@@ -216,7 +216,7 @@ async def test_spans_say_how_an_acquisition_ended(
     assert (failed.attributes or {})["error.type"] == "redlock_aio.QuorumUnavailableError"
     assert "'report:2' not acquired in 1 round" in (failed.status.description or "")
     attempts, holder = of(ended["held_by_others"], "attempts", "holder")
-    assert attempts >= 1
+    assert attempts == 0  # this process has the lock
     assert holder.startswith("me (")
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.fenced import FencedAttempt
+from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.masters import ACQUIRE, Link, Round, votes
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
@@ -30,6 +31,7 @@ from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut
 from redlock_aio._protocol import request
 from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
 from redlock_aio._rules.absence import Absence
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final, majority
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio._rules.timing import milliseconds
@@ -174,21 +176,23 @@ class Acquisition:
         """
         Wait for a turn in the queue, for as long as the budget allows.
 
-        Shortly before the end of the budget one attempt is made out of turn, so that the error
-        can name the holder. The place in the queue is kept meanwhile: a turn that comes in the
-        last moment is used.
+        The error names who holds the lock, as this process knows it. Only if it does not know that
+        shortly before the end of the budget, one attempt is made out of turn. The place in the
+        queue is kept meanwhile: a turn that comes in the last moment is used.
 
         Returns:
             The result of the attempt that was made out of turn, if there was one.
 
+        Raises:
+            LockNotAcquiredError: The budget is over, and there was no such attempt.
+
         Cancellation:
             The turn is passed on to the next in the queue.
         """
-        masters, queue, budget, gate = self._masters, self.queue, self._budget, self.session.gate
+        masters, queue, budget = self._masters, self.queue, self._budget
         place: asyncio.Future[bool] = masters.loop.create_future()
         queue.join(place)
-        gate.behind += 1
-        tried, has_come = None, False
+        tried, known, has_come = None, None, False
         self._emit_waiting()
         try:
             if budget.wait is None:
@@ -197,19 +201,20 @@ class Acquisition:
                 last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
                 await asyncio.wait([place], timeout=last_attempt / 1000)
                 if not place.done():
-                    if gate.is_crowded:
-                        raise self._turned_away()
-                    self._asking_since = masters.clock()
-                    tried = await self._attempt(self._answer_limit())
-                    if isinstance(tried, Watch):
+                    known = self._known()
+                    if known is None:
+                        self._asking_since = masters.clock()
+                        tried = await self._attempt(self._answer_limit())
+                    if not isinstance(tried, Claim):
                         await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
             has_come = place.done()  # the turn may have come while that attempt was underway
-            if isinstance(tried, Watch):
+            if (known or isinstance(tried, Watch)) and budget.is_over:
                 # Tasks that began together end together: a turn that one of them passes on at
                 # that moment comes too late for the others.
-                has_come = has_come and not budget.is_over
+                has_come = False
+            if known and not has_come:
+                raise self._refused(*(self._known() or known))
         finally:
-            gate.behind -= 1
             # A cancellation may come after the place is done and before this task runs. The task
             # has the turn then, and the queue stands still if the turn is not passed on.
             if not has_come:
@@ -217,6 +222,21 @@ class Acquisition:
         self._asking_since = masters.clock()
         self.has_turn = has_come
         return tried
+
+    def _known(self) -> tuple[tuple[Vote, ...], Blockers | None] | None:
+        """
+        Return the votes for an error of this task, as other tasks of this process know them.
+
+        The holder is a lease of this process, or the task with the turn has asked the masters, or
+        no majority can answer. The result is ``None`` while the first attempt is underway.
+        """
+        queue, gate = self.queue, self.session.gate
+        if isinstance(queue.holder, HeldLease):
+            return queue.holder.as_seen_by_others(self._masters)
+        if queue.known is not None:
+            failed, view = queue.known
+            return failed.votes(), view
+        return (gate.votes(), None) if gate.is_shut else None
 
     async def _yield_and_attempt(self) -> Claim | Watch:
         masters, queue, budget = self._masters, self.queue, self._budget
@@ -322,7 +342,7 @@ class Acquisition:
         masters, budget, retry = self._masters, self._budget, self._lock.options.retry
         queue, pace = self.queue, Pace()
         observer = Observer(masters.outages, self._lock.resources)
-        known = watch  # the last attempt for whose replies there was time: the error tells them
+        known = self._made_known(watch)  # the last one for whose replies there was time
         while True:
             failed = watch.failed
             last_attempt = budget.until_last_attempt(masters.master_timeout)
@@ -350,7 +370,7 @@ class Acquisition:
             # underway says nothing then: a lease of this process may have ended meanwhile.
             answered = is_contended(failed.votes()) or watch.is_worth_repeating()
             if self.session.gate.is_shut or not answered:
-                await self._wait_for_a_majority()
+                await self._wait_for_a_majority(known)
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
             # contradict themselves would be asked in a busy loop.
@@ -363,31 +383,40 @@ class Acquisition:
                 return result
             watch = result
             if not is_cut_short(watch.failed, at_most, masters.master_timeout):
-                known = watch
+                known = self._made_known(watch)
 
-    async def _wait_for_a_majority(self) -> None:
+    def _made_known(self, watch: Watch) -> Watch:
+        """Return *watch*, which this error will tell, and those of tasks that wait for the turn."""
+        if self.has_turn:
+            self.queue.known = watch.failed, watch.view
+        return watch
+
+    async def _wait_for_a_majority(self, known: Watch | None = None) -> None:
         """
         Wait while no majority could answer an attempt, and until the last one is due.
 
+        Args:
+            known: The last attempt of this task, if it has made one.
+
         Raises:
-            LockNotAcquiredError: That is due, and so many tasks wait that it is not made.
+            QuorumUnavailableError: The budget is over.
         """
-        masters, budget = self._masters, self._budget
+        masters, budget, gate = self._masters, self._budget, self.session.gate
         if self._lock.options.retry.attempts is not None:
             return  # it gives up after so many attempts, also if no master ever answers
-        left = budget.until_last_attempt(masters.master_timeout) or 0
-        if left > SHORTEST_PAUSE:
+        seconds = (budget.until_last_attempt(masters.master_timeout) or 0) / 1000
+        if seconds > 0:
             self._emit_waiting()
-            if not await self.session.gate.wait(left / 1000):
-                raise self._turned_away()
+            if not await gate.wait(seconds, budget.left() / 1000):
+                before, view = ((), None) if known is None else (known.failed.votes(), known.view)
+                raise self._refused(gate.votes(before), view)
             self._asking_since = masters.clock()
 
-    def _turned_away(self) -> LockNotAcquiredError:
-        """Return the error of a task that makes no last attempt: see `Gate.is_crowded`."""
+    def _refused(self, given: tuple[Vote, ...], view: Blockers | None) -> LockNotAcquiredError:
         return refusal(
             self._lock.resources,
-            self.session.gate.votes(),
-            None,
+            given,
+            view,
             attempts=self.attempts,
             began=self._began,
             now=self._masters.clock(),
@@ -415,14 +444,7 @@ class Acquisition:
             took = masters.clock() - known.claim.began
             await known.wait_for_stragglers(max(took, 0.001), needed)
             masters.check_open()
-        return refusal(
-            self._lock.resources,
-            failed.votes(),
-            known.view,
-            attempts=self.attempts,
-            began=self._began,
-            now=masters.clock(),
-        )
+        return self._refused(failed.votes(), known.view)
 
     def _emit_waiting(self) -> None:
         if self._masters.emitter is not None:

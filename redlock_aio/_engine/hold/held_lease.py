@@ -16,11 +16,12 @@ from anyio import CancelScope
 
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.emitter import Emitter, event_ms
-from redlock_aio._engine.masters import Round
+from redlock_aio._engine.masters import MasterSet, Round, votes
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._protocol.lease_export import ExportedLease
 from redlock_aio._protocol.primitives import Permit
 from redlock_aio._rules import lock_value, timing
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import (
     HANDED_OVER,
@@ -30,7 +31,7 @@ from redlock_aio._rules.lease_state import (
     LeaseState,
 )
 from redlock_aio._rules.mistakes import EventIsNoBool
-from redlock_aio._rules.quorum import LOST
+from redlock_aio._rules.quorum import LOST, Answer, Vote
 from redlock_aio._rules.validation import quoted
 from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError
 from redlock_aio.events import Extended, Lost, Mode, Released
@@ -119,6 +120,25 @@ class HeldLease(LeaseState):
         if not self._fingerprint:
             self._fingerprint = lock_value.fingerprint(self.claim.token)
         return self._fingerprint
+
+    def as_seen_by_others(self, masters: MasterSet) -> tuple[tuple[Vote, ...], Blockers] | None:
+        """
+        Return the votes of the masters, and what blocks them, for another task of this process.
+
+        The result is ``None`` for a lease that was not acquired here.
+        """
+        claim = self.claim
+        if not claim.replies:
+            return None
+        view = Blockers(len(masters.links))
+        # The masters may keep the key for so much longer than it is valid.
+        until = self.deadline + timing.drift(self.ttl, factor=self.factor) / 1000
+        given = list(votes(masters.links, claim.replies))
+        for master, vote in enumerate(given):
+            if vote.answer is Answer.GRANTED:
+                view.held(master, claim.token, until)
+                given[master] = Vote(vote.master, Answer.HELD)
+        return tuple(given), view
 
     def handover(self, now: float, boot: str) -> ExportedLease:
         """Return the values that another process needs to continue the lease."""

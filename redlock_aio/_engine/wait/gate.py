@@ -16,6 +16,7 @@ A task that is in the queues of the masters shuts it, and does not wait here: it
 import asyncio
 import itertools
 import math
+from collections.abc import Sequence
 
 from redlock_aio._engine.masters import Link, MasterSet, Query, is_underway, votes
 from redlock_aio._protocol import commands
@@ -27,13 +28,6 @@ LARGEST = 500
 
 SHARE = 0.75
 """The part of the master timeout in which the masters are to answer the tasks that pass."""
-
-CROWD = 100
-"""
-The number of waiting tasks above which none of them makes a last attempt when its time is over. If
-each did so, their requests could be all that busy masters have time for. Tasks that wait in local
-queues count, too: they may wait for names of which the first task is here.
-"""
 
 NOT_ASKED = NoReply(Answer.ERROR, "not asked, because no majority could answer")
 
@@ -55,21 +49,18 @@ class Gate:
     Attributes:
         is_shut: Whether new tasks have to wait.
 
-        waiting: The places of the tasks.
-
-        behind: How many tasks wait for their turn in a local queue.
+        waiting: The place of each task, and until when it may pass.
     """
 
     __slots__ = (
-        "_answered", "_asked_at", "_at_once", "_masters", "_ping", "_timer", "behind", "is_shut",
+        "_answered", "_asked_at", "_at_once", "_masters", "_ping", "_timer", "is_shut",
         "waiting",
     )  # fmt: skip
 
     def __init__(self, masters: MasterSet) -> None:
         self._masters = masters
         self.is_shut: bool = False
-        self.waiting: dict[asyncio.Future[bool], None] = {}
-        self.behind: int = 0
+        self.waiting: dict[asyncio.Future[bool], float] = {}
         self._at_once = 0  # how many passed last
         self._asked_at = 0.0
         self._ping: Query | None = None
@@ -79,23 +70,25 @@ class Gate:
     def __repr__(self) -> str:
         return f"<Gate, {len(self.waiting)} wait>"
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the gate is shut, and more than `CROWD` tasks wait."""
-        return self.is_shut and len(self.waiting) + self.behind > CROWD
-
-    async def wait(self, seconds: float) -> bool:
+    async def wait(self, seconds: float, at_most: float) -> bool:
         """
-        Wait for a majority, and for the tasks before this one, for at most *seconds*.
+        Wait for a majority, and for the tasks before this one.
+
+        Args:
+            seconds: After these there is too little time for an attempt, and the task passes no
+                more. With thousands of tasks such attempts could be all that busy masters have
+                time for.
+
+            at_most: After these the wait is over.
 
         Returns:
-            Whether the task is to ask the masters; otherwise *seconds* are over in a crowd.
+            Whether the task has passed.
         """
         loop = self._masters.loop
         place: asyncio.Future[bool] = loop.create_future()
-        self.waiting[place] = None
+        self.waiting[place] = loop.time() + seconds
         self.shut()
-        ends = loop.call_later(seconds, self._turn_away, place) if seconds < math.inf else None
+        ends = loop.call_later(at_most, _end, place, False) if at_most < math.inf else None
         try:
             return await place
         finally:
@@ -120,44 +113,53 @@ class Gate:
         won = able >= majority(len(links))
         if not won and not is_final(self.votes()):
             return  # else the tasks are to learn that so many masters refuse for good
-        if not self.waiting:
+        # Of more than the masters can answer in time, most would time out, and ask again: masters
+        # that are busy anyhow would never catch up.
+        passed, took = self._at_once, self._masters.loop.time() - self._asked_at
+        target = SHARE * self._masters.master_timeout / 1000
+        can = passed * target / took if took > 0 else math.inf
+        first = self._first(int(max(min(can, 2 * passed, LARGEST), 1)))
+        if not first:
             self._open()
             return
         if won:
             # Those that have seen the outage begin, and would tell, may have given up.
             self._masters.outages.log_end()
         self._ping = None
-        # Of more than the masters can answer in time, most would time out, and ask again: masters
-        # that are busy anyhow would never catch up.
-        passed, took = self._at_once, self._masters.loop.time() - self._asked_at
-        target = SHARE * self._masters.master_timeout / 1000
-        can = passed * target / took if took > 0 else math.inf
-        many = int(max(min(can, 2 * passed, LARGEST), 1))
-        first = list(itertools.islice(self.waiting, many))
         self._at_once = len(first)
         self._let_pass(*first)
         # In the next turn, in which these tasks send their requests: behind them.
         self._masters.loop.call_soon(self._send_ping)
 
-    def votes(self) -> tuple[Vote, ...]:
-        """Return why the tasks wait: a vote of each master, from the last PING."""
+    def votes(self, before: Sequence[Vote] = ()) -> tuple[Vote, ...]:
+        """
+        Return why the tasks wait: a vote of each master, from the last PING.
+
+        Args:
+            before: The votes for an attempt of the task, for masters that the PING says nothing of.
+        """
         links, ping = self._masters.links, self._ping
         replies = [NOT_YET] * len(links) if ping is None else ping.replies
-        return votes(links, list(map(_vote, links, replies)))
+        given = votes(links, list(map(_vote, links, replies)))
+        if not before:
+            return given
+        both = zip(given, before, strict=True)
+        return tuple(own if vote.detail == NOT_ASKED.detail else vote for vote, own in both)
 
     def close(self) -> None:
         """Let all tasks pass, which then find the session closed."""
         self._open()
         self._let_pass(*self.waiting)
 
-    def _let_pass(self, *places: asyncio.Future[bool], to_ask: bool = True) -> None:
+    def _first(self, many: int) -> list[asyncio.Future[bool]]:
+        now = self._masters.loop.time()
+        in_time = (place for place, until in self.waiting.items() if now <= until)
+        return list(itertools.islice(in_time, many))
+
+    def _let_pass(self, *places: asyncio.Future[bool]) -> None:
         for place in places:
             self.waiting.pop(place, None)
-            if not place.done():
-                place.set_result(to_ask)
-
-    def _turn_away(self, place: asyncio.Future[bool]) -> None:
-        self._let_pass(place, to_ask=not self.is_crowded)
+            _end(place, True)
 
     def _send_ping(self) -> None:
         if not self.is_shut:
@@ -182,7 +184,7 @@ class Gate:
 
     def _ask_in_vain(self) -> None:
         self._timer = self._masters.loop.call_later(ASK_EVERY, self._ask_in_vain)
-        self._let_pass(*itertools.islice(self.waiting, 1))
+        self._let_pass(*self._first(1))
         # A PING that is underway will be answered, at the latest when its connection ends. But a
         # master that was too full to get it sends no reply, so it is asked again. And nothing else
         # leads here when a master has begun to refuse for good.
@@ -195,6 +197,11 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _end(place: asyncio.Future[bool], passes: bool) -> None:
+    if not place.done():
+        place.set_result(passes)
 
 
 def _vote(link: Link, reply: object) -> NoReply:

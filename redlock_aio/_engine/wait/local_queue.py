@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from redlock_aio._engine.masters import Round
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.primitives import (
     FencingCounter,
@@ -24,6 +25,7 @@ from redlock_aio._protocol.primitives import (
     Share,
 )
 from redlock_aio._rules.absence import CROWDED_TENURE, Absence
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.retry import LONGEST_SPREAD, STEADY
 
 TENURE = 0.02
@@ -85,6 +87,9 @@ class LocalQueue:
         readers: The leases of this process that share the resource. Nobody has the turn for
             them: they wait in the masters' queues, as guests.
 
+        known: The last attempt that a task with the turn has made in vain, and what blocked it;
+            ``None`` if there is none since the last lease, or nobody waits.
+
         watcher: The task whose turn it is, while it waits for a push of a master.
 
         onlookers: Those that want to know who holds the resource, and not to hold it; see
@@ -109,8 +114,8 @@ class LocalQueue:
 
     __slots__ = (
         "_others", "_queue", "_rechecked_at", "_tenure", "_tried_by", "absence", "contending",
-        "counter", "guests", "holder", "onlookers", "open_at", "readers", "round_trip", "since",
-        "spread", "watcher",
+        "counter", "guests", "holder", "known", "onlookers", "open_at", "readers", "round_trip",
+        "since", "spread", "watcher",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -120,6 +125,7 @@ class LocalQueue:
         self.holder: Party | None = None
         self.readers: dict[Party, None] | None = None
         self.onlookers: dict[Party, None] | None = None
+        self.known: tuple[Round, Blockers] | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
@@ -182,11 +188,13 @@ class LocalQueue:
     def give_up(self) -> None:
         """End a turn without a lease."""
         self.contending = False
+        if not self._queue:
+            self.known = None  # else the next one has the turn, and knows no more at first
         self._next()
 
     def on_acquired(self, holder: Party, began: float, now: float) -> None:
         """End a turn with a lease, whose attempt had *began* then."""
-        self.contending = False
+        self.contending, self.known = False, None
         self.set_holder(holder)
         if began > self._tried_by:
             self.since = now  # other processes could go first: a new tenure begins
