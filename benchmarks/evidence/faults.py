@@ -87,6 +87,12 @@ others until its entry in the queues, which lives for 3 s, is over, and a heartb
 The key of a holder is gone by then.
 """
 
+UNANSWERED = 0.03
+"""
+Seconds for which masters stand still before a process is stopped: longer than most bodies, after
+which a process asks again, and shorter than the shortest master timeout.
+"""
+
 GONE = 7.0
 """
 The longest gap in seconds while clients die or are cut off from a majority: the 4 s of one that
@@ -549,6 +555,25 @@ def stopped(world: World) -> None:
         world.crew.signal(name, signal.SIGCONT)
 
 
+def acquirer_stopped(world: World) -> None:
+    """
+    Stop one process after the other (SIGSTOP) between its requests for locks and their answers.
+
+    The masters stand still first, so that each holder asks for the next of its tasks and gets no
+    answer. They grant that, and it expires, while the process is stopped.
+    """
+    seconds = 1.7 * world.crew.job.ttl / 1000
+    for name in _stalls(world, "SIGSTOP, before it gets answers", seconds):
+        for server in world.servers:
+            server.pause()
+        world.wait(UNANSWERED)
+        world.crew.signal(name, signal.SIGSTOP)
+        for server in world.servers:
+            server.resume()
+        world.wait(seconds)
+        world.crew.signal(name, signal.SIGCONT)
+
+
 def stalled(world: World) -> None:
     """Block the event loop of one holder after the other for longer than the ttl."""
     for name in _stalls(world, "its event loop is blocked", world.crew.job.stall):
@@ -756,6 +781,12 @@ ROWS = (
     Row(
         "holder stopped", "Holders of locks are stopped (SIGSTOP) for 1.7 ttls, one at a time.",
         stopped, late=True, longest_gap=STANDS_STILL,
+    ),
+    Row(
+        "acquirer stopped",
+        "Processes are stopped (SIGSTOP) for 1.7 ttls between their requests for locks and the"
+        " answers of the masters, one at a time.",
+        acquirer_stopped, late=True, longest_gap=STANDS_STILL,
     ),
     Row(
         "client suspended",
