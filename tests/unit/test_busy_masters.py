@@ -609,6 +609,17 @@ async def test_nobody_makes_a_last_attempt_while_no_majority_can_answer(
     await release([await first])
 
 
+async def test_an_error_at_the_gate_names_the_number_of_permits(
+    redlock: Redlock, masters: Masters
+) -> None:
+    first = await wait_at_the_gate(redlock, masters)
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await redlock.semaphore("r", permits=3, wait=500).acquire()
+    assert caught.value.permits == 3
+    resume(masters)
+    await release([await first])
+
+
 async def test_a_task_that_has_asked_tells_these_votes_of_masters_that_answer(
     redlock: Redlock, masters: Masters
 ) -> None:

@@ -420,6 +420,7 @@ class Acquisition:
             attempts=self.attempts,
             began=self._began,
             now=self._masters.clock(),
+            permits=self._lock.options.permits or None,
         )
 
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
