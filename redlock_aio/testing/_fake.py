@@ -112,6 +112,7 @@ class FakeMaster(Commands):
         self._held: list[tuple[_FakeTransport, bytes]] = []
         self._serves: _FakeTransport | None = None
         self._behind = bytearray()
+        self._arrives_at = self._answers_at = 0.0  # the last request and reply underway
         self._due = 0
         self._hung = False
         self._alive = True
@@ -192,8 +193,13 @@ class FakeMaster(Commands):
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
         """Queue *data*, which arrives half a latency from now."""
         # A queue keeps the order: asyncio's timers of equal deadlines fire in any order.
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self.latency / 2
+        if self._inbox:
+            at = max(at, self._arrives_at)  # not before those sent when the latency was longer
+        self._arrives_at = at
         self._inbox.append((transport, data))
-        asyncio.get_running_loop().call_later(self.latency / 2, self._arrive)
+        loop.call_at(at, self._arrive)
 
     def _arrive(self) -> None:
         if self._hung:
@@ -229,8 +235,13 @@ class FakeMaster(Commands):
             super()._notice(key)
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self.latency / 2
+        if self._outbox:
+            at = max(at, self._answers_at)
+        self._answers_at = at
         self._outbox.append((transport, data))
-        asyncio.get_running_loop().call_later(self.latency / 2, self._answer_next)
+        loop.call_at(at, self._answer_next)
 
     def _answer_next(self) -> None:
         transport, data = self._outbox.popleft()

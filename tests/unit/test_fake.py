@@ -85,6 +85,24 @@ def timers() -> int:
 # Pushes
 
 
+async def test_no_request_overtakes_another_one_when_the_latency_falls(
+    master: FakeMaster, connection: Connection
+) -> None:
+    connection.replies.clear()
+    master.commands.clear()
+    began = now()
+    connection.transport.write(pack(b"SET", b"k", b"1"))
+    await asyncio.sleep(0.01)
+    master.latency = 0.01
+    connection.transport.write(GET)
+    await asyncio.sleep(LATENCY / 2 - 0.02)
+    assert not connection.replies
+    assert not master.commands
+    await asyncio.sleep(0.02)
+    assert connection.replies == [b"OK", b"1"]
+    assert now() - began == pytest.approx(LATENCY / 2 + 0.01)
+
+
 async def test_a_push_takes_half_the_latency(master: FakeMaster, connection: Connection) -> None:
     await connection.look()
     changed = now()
