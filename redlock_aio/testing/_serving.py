@@ -230,8 +230,9 @@ class _Keys:
                 self._file = sys.stdin.fileno()
 
     def __enter__(self) -> Self:
+        # Before any is asked for: what was typed until then, for other programs, is dropped.
         if self._file is not None and self.are_read:
-            self._before = self._termios.tcgetattr(self._file)
+            self._one_by_one(self._file)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -318,6 +319,27 @@ def test_a_key_kills_a_master_and_starts_it_again(folder: Path, command: tuple[s
         assert terminal.status() == 130
         assert not any(map(answers, (first, second)))
     assert not list(folder.iterdir())
+
+
+def test_a_key_counts_from_the_moment_at_which_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be pressed before the program looks for keys."""
+    terminal, its_end = pty.openpty()
+    never, other = socket.socketpair()
+    monkeypatch.setattr(_serving._Keys, "are_read", True)
+    with (
+        os.fdopen(terminal, "wb", buffering=0) as keyboard,
+        os.fdopen(its_end) as stdin,
+        never,
+        other,
+    ):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        before = termios.tcgetattr(stdin)
+        with _serving._Keys() as keys:
+            keyboard.write(b"1")
+            assert keys.pressed(never.fileno(), 2) == "1"
+        assert termios.tcgetattr(stdin) == before
 
 
 def test_a_master_has_the_port_that_is_asked_for() -> None:
