@@ -72,6 +72,7 @@ def test_in_a_terminal_it_has_colours_and_no_broken_address(
 @pytest.mark.parametrize(
     ("column", "value", "cell"),
     [
+        ("uptime_s", 0, "0 s"),  # it has started in this second
         ("uptime_s", 133, "2 min 13 s"),
         ("uptime_s", 276_000, "3 d 4 h"),
         ("p50_ms", 0.397, "0.40 ms"),

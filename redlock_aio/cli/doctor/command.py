@@ -174,7 +174,7 @@ def _cell(column: str, value: Any) -> str:
         return "yes" if value else "no"
     match column:
         case "uptime_s":
-            return durations.shown(value * 1000)
+            return durations.shown(value * 1000) if value else "0 s"
         case "p50_ms" | "p99_ms":
             return f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"
         case "clock_ms":
