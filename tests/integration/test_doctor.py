@@ -1,6 +1,9 @@
 """What ``redlock doctor`` asks real masters, and what it finds there."""
 
+import asyncio
 import contextlib
+import gc
+import socket
 import subprocess
 import threading
 import time
@@ -11,7 +14,7 @@ import pytest
 import redis
 
 from redlock_aio import Redlock, requirements
-from redlock_aio.cli.doctor import all_masters, command
+from redlock_aio.cli.doctor import all_masters, command, tls
 from redlock_aio.cli.doctor.examination import Questions, addresses, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
@@ -290,6 +293,26 @@ async def test_a_certificate_that_is_not_accepted_has_a_remedy(tmp_path: Path) -
     assert "CERTIFICATE_VERIFY_FAILED" in facts.failure
     (finding,) = [each for each in found if each.kind is Kind.UNREACHABLE]
     assert "ssl_ca_certs, ssl_certfile and ssl_keyfile" in finding.kind.advice
+
+
+async def test_a_port_that_resets_the_connection_leaves_no_error_for_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It hides errors that nobody has awaited, unless the collector finalizes their futures first.
+    monkeypatch.delattr(asyncio.StreamReaderProtocol, "__del__")
+
+    def reset(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        connection.recv(1)  # what is left unread makes it a reset
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"rediss://127.0.0.1:{server.getsockname()[1]}"
+        told, _ = await asyncio.gather(
+            tls.mismatch(url, PATIENCE), asyncio.to_thread(reset, server)
+        )
+    assert told == ""
+    gc.collect()  # then the loop reports the error: see `nothing_is_left`
 
 
 async def test_tls_at_one_end_only_is_told_from_a_server_that_hangs(tmp_path: Path) -> None:

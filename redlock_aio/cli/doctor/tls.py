@@ -49,7 +49,7 @@ async def _speaks_without(host: str, port: int) -> bool:
         writer.write(b"PING\r\n")
         return (await reader.read(1)) in {b"+", b"-"}  # a reply, or an error such as NOAUTH
     finally:
-        writer.transport.abort()
+        await _end(writer)
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
@@ -60,6 +60,12 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         return "ALERT" in str(error).upper()  # it wants a certificate, or another version of TLS
+    await _end(writer)
+    return True
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    """End a connection and await its end: asyncio may log an error that is not awaited."""
     with contextlib.suppress(OSError):
         writer.transport.abort()
-    return True
+        await writer.wait_closed()
