@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import re
 import statistics
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -163,14 +165,12 @@ HAND_OVERS = 10
 """How often a permit goes from one program to the other, for each count of messages."""
 
 
-def messages(site: Cluster) -> dict[str, int]:
-    """Return how many messages all nodes have got from others, by kind, as they count them."""
-    total = {"publish": 0, "publishshard": 0}
+def messages(site: Cluster, which: str) -> Counter[str]:
+    """Return how many messages all nodes have sent or received, by kind, as they count them."""
+    total = Counter[str]()
     for node in site.running:
-        found = re.findall(r"messages_(\w+)_received:(\d+)", node.call("CLUSTER", "INFO"))
-        for name, number in found:
-            if name in total:
-                total[name] += int(number)
+        found = re.findall(rf"messages_(\w+)_{which}:(\d+)", node.call("CLUSTER", "INFO"))
+        total.update({name: int(number) for name, number in found if name.startswith("publish")})
     return total
 
 
@@ -205,21 +205,24 @@ async def test_a_wake_up_reaches_the_other_nodes_only_where_spublish_is_missing(
     site, sharded = wakes
     async with program(site, 3) as one, program(site, 3) as other:
         await hand_over(one, other)  # it stays subscribed for a second
-        before = messages(site)
-        took = statistics.median([await hand_over(one, other) for _ in range(HAND_OVERS)])
+        took, sent = [], [messages(site, "sent")]
+        for _ in range(HAND_OVERS):
+            took.append(await hand_over(one, other))
+            sent.append(messages(site, "sent"))
         tag = TAGS[0]
         kind = "SHARDCHANNELS" if sharded else "CHANNELS"
         channels = site.owner(slot_of(tag)).call("PUBSUB", kind, f"redlock_aio:wake:{tag}*")
         assert len(channels) == 1
-        await asyncio.sleep(1)  # the last message may be underway
-        counted = {name: number - before[name] for name, number in messages(site).items()}
+        await until(lambda: messages(site, "received") == messages(site, "sent"), within=60)
     # A heartbeat comes a second after the waiter at the earliest.
-    assert took < 0.5
+    assert statistics.median(took) < 0.5
     # Each of three masters wakes the waiter: by a message to its replica, or to the five other
-    # nodes. One that has got its majority may not wait any more where the last one is freed.
-    most, name = (3 * HAND_OVERS, "publishshard") if sharded else (15 * HAND_OVERS, "publish")
-    assert most / 2 < counted.pop(name) <= most, counted
-    assert set(counted.values()) == {0}
+    # nodes. One that has got its majority may not wait any more where the last one is freed. If
+    # the machine stands still for a moment, a master may wake it twice.
+    most, name = (3, "publishshard") if sharded else (15, "publish")
+    made = statistics.median(after[name] - before[name] for before, after in pairwise(sent))
+    assert most / 2 < made <= most, sent
+    assert set(+messages(site, "sent")) == {name}
 
 
 # Owners that change.
