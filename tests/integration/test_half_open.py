@@ -1,6 +1,7 @@
 """Networks that drop, stall and cut connections, by a proxy in front of each master."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -174,9 +175,7 @@ async def test_masters_that_are_far_away_grant_locks_with_default_options(
     """The timeout adapts to the delay, also under load, and a hung minority costs no more time."""
     for proxy in proxies:
         proxy.delay = 0.04
-    async with Redlock(urls(proxies), restart_guard="off") as redlock:
-        async with redlock.lock("r", wait=0, fair=fair) as lease:
-            await lease.extend()
+    async with granted_at_once(proxies, fair=fair) as redlock:
         assert 160 <= redlock.master_timeout <= 1_000
 
         async def work(number: int) -> None:
@@ -190,3 +189,22 @@ async def test_masters_that_are_far_away_grant_locks_with_default_options(
         watch = Stopwatch()
         await work(0)
         assert watch.ms < 5_000
+
+
+@contextlib.asynccontextmanager
+async def granted_at_once(proxies: list[Proxy], *, fair: bool) -> AsyncIterator[Redlock]:
+    """Open a manager whose first attempt wins: one of five, because the proxies may pause."""
+    pauses = 0
+    while True:
+        async with Redlock(urls(proxies), restart_guard="off") as redlock:
+            try:
+                async with redlock.lock("r", wait=0, fair=fair) as lease:
+                    await lease.extend()
+            except QuorumUnavailableError:
+                # They run in this process. If it stands still for 80 ms, all answers are late.
+                pauses += 1
+                if pauses == 5:
+                    raise
+            else:
+                yield redlock
+                return
