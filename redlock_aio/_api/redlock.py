@@ -47,6 +47,7 @@ from redlock_aio._rules.validation import (
     text,
 )
 from redlock_aio._transport.address import AnyDialler, ClusterMaster, addresses
+from redlock_aio.errors import RedlockError
 from redlock_aio.events import Listener
 
 MAX_WAITERS = 1_000
@@ -849,10 +850,22 @@ class Redlock(OnlyForAsyncio):
         """
         Close, at the end of the last block that has entered it; see `aclose`.
 
+        An exception of the body is raised unchanged, also where `aclose` would raise an error:
+        that is added to it as a note.
+
+        Raises:
+            RedlockError: As for `aclose`, if the body has no exception of its own.
+
         Cancellation:
             As for `aclose`.
         """
-        await self._opener.leave()
+        try:
+            await self._opener.leave()
+        except RedlockError as refused:
+            # Such as SystemExit in a forked child, whose exit status would be another one.
+            if error is None or isinstance(error, GeneratorExit):
+                raise
+            error.add_note(str(refused))
 
     async def aclose(self) -> None:
         """

@@ -86,7 +86,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
     except RuntimeError:
         raise RedlockError(
             "no event loop of asyncio runs here: redlock_aio needs one, also under anyio; trio has"
-            " none, and other programs use redlock_aio.sync",
+            " none, a forked child has to start its own, and other programs use redlock_aio.sync",
             "no-event-loop",
         ) from None
 
@@ -486,7 +486,7 @@ class Opener:
         # `is_here` compares threads, because a thread runs one loop at a time: looking up the
         # running loop costs a system call on Python 3.11.
         if session is None or not session.origin.is_here():
-            session = self._bind(running_loop())
+            session = self._bind()
         return session
 
     async def ready_session(self) -> Session:
@@ -495,19 +495,23 @@ class Opener:
             await session.get_ready(None)
         return session
 
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> Session:
+    def _bind(self) -> Session:
         if self._closed:
             raise RedlockError(
                 "this Redlock is closed; 'async with' opens it again", "redlock-closed"
             )
-        self._abandon_in_closed_loop()
-        if self.current is not None:
-            here = self.current.origin.is_of_this_process()
+        session = self.current
+        if session is not None and not session.loop.is_closed():
+            # First of all: in a child that was forked within the loop no loop runs any more, and
+            # to say that would hide the reason.
+            here = session.origin.is_of_this_process()
             what = "another event loop" if here else "the parent process"
             raise RedlockError(
                 f"this Redlock is in use by {what}; make one for each event loop and process",
                 "redlock-elsewhere",
             )
+        loop = running_loop()
+        self._abandon_in_closed_loop()
         # In one step, without an await: two tasks that use the manager first at the same time get
         # the same session.
         self.current = session = Session(self.settings, loop, self.trips, self._seen)
@@ -539,8 +543,7 @@ class Opener:
             As at the end of the block.
         """
         session = self.current
-        loop = running_loop()
-        if session is not None and session.loop is loop and session.masters.closed:
+        if session is not None and session.origin.is_here() and session.masters.closed:
             await self.close()  # the tasks of the session were cancelled
         self._closed = False
         session = self.session()

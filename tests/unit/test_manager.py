@@ -1,6 +1,7 @@
 """The manager: its masters and options, its loop and process, its begin and its end."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import threading
@@ -261,6 +262,80 @@ async def test_a_forked_child_is_refused(redlock: Redlock, masters: Masters) -> 
     assert os.waitstatus_to_exitcode(status) == 0
     assert commands_received(masters) == before
     await use(redlock)
+
+
+@pytest.mark.parametrize("call", ["lock", "try_acquire", "inspect", "aclose", "async with"])
+async def test_a_child_that_goes_on_in_the_coroutine_is_told_whose_the_manager_is(
+    redlock: Redlock, masters: Masters, call: str
+) -> None:
+    """No event loop runs there any more: to say only that would blame the wrong thing."""
+
+    async def calls() -> None:
+        match call:
+            case "lock":
+                await use(redlock)
+            case "try_acquire":
+                await redlock.lock("r").try_acquire()
+            case "inspect":
+                await redlock.inspect("r")
+            case "aclose":
+                await redlock.aclose()
+            case _:
+                await use_and_close(redlock)
+
+    await use(redlock)
+    before = commands_received(masters)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            await calls()
+        except RedlockError as error:
+            code = 0 if "in use by the parent process" in str(error) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert commands_received(masters) == before
+    await use(redlock)
+
+
+async def test_a_new_manager_in_such_a_child_needs_an_event_loop(masters: Masters) -> None:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            await use(Redlock(masters))
+        except RedlockError as error:
+            code = 0 if "a forked child has to start its own" in str(error) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+async def test_a_forked_child_leaves_the_block_of_its_parent_by_its_own_error(
+    redlock: Redlock,
+) -> None:
+    """`sys.exit(3)` has to end it with this status, and the manager stays open in the parent."""
+    async with redlock:
+        lease = await redlock.lock("r").acquire()
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    stack.push_async_exit(redlock)  # ends the block, as the child would by itself
+                    raise SystemExit(3)
+            except SystemExit as error:
+                told = "in use by the parent process" in error.__notes__[0]
+                code = error.code if told and isinstance(error.code, int) else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+        assert os.waitstatus_to_exitcode(status) == 3
+        await lease.extend()
+        await lease.release()
 
 
 # Its begin and its end
