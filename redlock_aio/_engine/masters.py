@@ -385,9 +385,9 @@ class MasterSet:
     """
 
     __slots__ = (
-        "_addressed", "_asked", "_caching", "_probe_at", "_probed_at", "_timer", "_tokens",
-        "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter", "links",
-        "loop", "outages", "stamp", "trips",
+        "_addressed", "_asked", "_caching", "_next_joins", "_probe_at", "_probed_at", "_timer",
+        "_tokens", "_underway", "_why_closed", "can_free", "clock", "clocks", "closed", "emitter",
+        "links", "loop", "outages", "stamp", "trips",
     )  # fmt: skip
 
     def __init__(
@@ -416,6 +416,7 @@ class MasterSet:
         for number in range(len(links)):
             self._caching.on_reply(number, OK)  # complete: no reply to it is awaited
         self._asked: list[Round | Addressed] = []
+        self._next_joins = False  # whether the batch waits for a task that has got its turn
         self._addressed = False  # whether the batch has a request to a single master
         self._underway: deque[tuple[float, list[Round]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -480,7 +481,7 @@ class MasterSet:
         # turn joins this batch, behind it: a release never overtakes the request that it undoes.
         asked = self._asked
         if not asked:
-            self.loop.call_soon(self.flush)
+            self.loop.call_soon(self._send_batch)
         asked.append(round)
         # `_underway` is in the order of one timeout, so a shorter limit has a timer of its own. If
         # the round is complete when that fires, nothing is left to expire.
@@ -495,7 +496,7 @@ class MasterSet:
         caller has to time out the reply.
         """
         if not self._asked:
-            self.loop.call_soon(self.flush)
+            self.loop.call_soon(self._send_batch)
         self._asked.append(Addressed(master, request))
         self._addressed = True
 
@@ -540,9 +541,27 @@ class MasterSet:
         if replies.changed(push) is None:
             self.can_free = all(link.can_free for link in self.links)
 
+    def let_next_join(self) -> None:
+        """
+        Send the batch of this turn of the loop one turn later.
+
+        Called when a lease is released and a task of this process gets its turn: the task runs in
+        the next turn, and its request for the lock leaves with the release. Two writes to each
+        master would take more time than all the rest.
+        """
+        self._next_joins = True
+
     def flush(self) -> None:
+        """Send the batch of this turn of the loop now."""
+        self._next_joins = False
+        self._send_batch()
+
+    def _send_batch(self) -> None:
         asked = self._asked
         if not asked:
+            return
+        if self._next_joins:
+            self.loop.call_soon(self.flush)  # that waits for nobody else
             return
         self._asked = []  # first: a refusal below may make its round send another one
         now = self.loop.time()

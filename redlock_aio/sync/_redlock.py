@@ -530,7 +530,12 @@ class Redlock(OnlyForThreads):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close, at the end of the last block that has entered it; see `close`."""
+        """
+        Close, at the end of the last block that has entered it; see `close`.
+
+        Raises:
+            RedlockError: As for `close`.
+        """
         self._opener.leave()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from redlock_aio._engine.wait.local_queue import (
     TENURE,
     YIELD_TIME,
     LocalQueue,
+    Place,
 )
 from redlock_aio._rules.absence import CROWDED_TENURE, Absence
 from redlock_aio._rules.retry import LONGEST_SPREAD
@@ -41,8 +42,8 @@ def taken(since: float = 0.0) -> tuple[LocalQueue, Listener]:
     return queue, lease
 
 
-def joined(queue: LocalQueue, number: int) -> list[asyncio.Future[bool]]:
-    places = [asyncio.get_running_loop().create_future() for _ in range(number)]
+def joined(queue: LocalQueue, number: int) -> list[Place]:
+    places = [Place() for _ in range(number)]
     for place in places:
         queue.join(place)
     return places
@@ -53,17 +54,17 @@ async def test_turns_come_in_order_and_one_at_a_time() -> None:
     first, second, third = joined(queue, 3)
     queue.on_lease_ended(Listener(), 1.0)  # another lease
     assert queue.holder is lease
-    assert not first.done()
+    assert not first.has_turn
     queue.on_lease_ended(lease, 1.0)
-    assert first.result() is True
+    assert first.has_turn
     assert queue.contending
     assert repr(queue) == "<LocalQueue, taken, 2 wait>"
     queue.on_acquired(lease, 1.0, 1.001)
-    assert not second.done()
+    assert not second.has_turn
     queue.on_lease_ended(lease, 2.0)
-    assert second.done()
+    assert second.has_turn
     queue.give_up()
-    assert third.result() is True
+    assert third.has_turn
     queue.give_up()
     assert queue.idle
 
@@ -72,14 +73,17 @@ async def test_a_place_that_is_left_leaves_no_gap() -> None:
     queue, lease = taken()
     first, second, third, fourth, fifth = joined(queue, 5)
     queue.leave(first)
-    second.cancel()
+    waiting = asyncio.create_task(second.wait(asyncio.get_running_loop()))
+    await asyncio.sleep(0)
+    waiting.cancel()
     queue.on_lease_ended(lease, 1.0)
-    assert third.result() is True
-    fourth.set_result(False)  # its wait has ended without a turn
-    queue.leave(fourth)
-    assert not fifth.done()
+    assert third.has_turn
+    queue.leave(fourth)  # its wait has ended without a turn
+    assert not fifth.has_turn
     queue.leave(third)  # cancelled at the moment when its turn came
-    assert fifth.result() is True
+    assert fifth.has_turn
+    await asyncio.wait([waiting])
+    assert not second.has_turn
 
 
 async def test_a_change_notifies_holder_watcher_and_guests() -> None:
@@ -90,7 +94,7 @@ async def test_a_change_notifies_holder_watcher_and_guests() -> None:
     queue.contending = True  # the watcher has the turn, and the lease was acquired without one
     queue.on_lease_ended(lease, 1.0)
     assert watcher.notified == ["released"]
-    assert not place.done()
+    assert not place.has_turn
     queue.set_holder(lease)
     queue.subscribe(guest, mine=False)
     queue.changed(3)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -274,6 +275,55 @@ async def test_tasks_get_the_lock_in_the_order_in_which_they_came(redlock: Redlo
 
     await asyncio.gather(*map(work, range(20)))
     assert served == list(range(20))
+
+
+@pytest.mark.parametrize("wait", [None, 60_000])
+async def test_a_release_and_the_request_of_the_next_task_leave_in_one_write(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, wait: int | None
+) -> None:
+    """Each write is a system call, which takes longer than all else that a lock takes."""
+    writes: list[bytes] = []
+    receive = FakeMaster.receive
+
+    def record(master: FakeMaster, transport: Any, data: bytes) -> None:
+        if master is masters[0]:
+            writes.append(data)
+        receive(master, transport, data)
+
+    monkeypatch.setattr(FakeMaster, "receive", record)
+
+    async def work() -> None:
+        async with redlock.lock("r", wait=wait):
+            await asyncio.sleep(0.001)  # no pause for other processes yet
+
+    await asyncio.gather(*(work() for _ in range(10)))
+    assert len(writes) == 11  # the first request, nine releases with the next one, the last release
+
+
+async def test_a_release_waits_for_one_turn_of_the_loop_at_most(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among many locks one is passed on in each turn: no batch may wait for all of them."""
+    lease = await redlock.lock("r").acquire()
+    next_one = asyncio.create_task(redlock.lock("r").acquire())
+    await asyncio.sleep(0.1)
+    masters = kit.session(redlock).masters
+    sent: list[object] = []
+    send_all = type(masters)._send_all
+
+    def record(given: Any, rounds: Any) -> Any:
+        sent.append(rounds)
+        return send_all(given, rounds)
+
+    monkeypatch.setattr(type(masters), "_send_all", record)
+    release = asyncio.create_task(lease.release())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        masters.let_next_join()
+    await asyncio.sleep(0)
+    assert sent
+    await release
+    await (await next_one).release()
 
 
 async def test_one_waiter_of_a_process_asks_the_masters(

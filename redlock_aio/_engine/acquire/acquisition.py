@@ -26,7 +26,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait import fair_waiter, permit
-from redlock_aio._engine.wait.local_queue import LocalQueue
+from redlock_aio._engine.wait.local_queue import LocalQueue, Place
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
 from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
@@ -190,24 +190,24 @@ class Acquisition:
             The turn is passed on to the next in the queue.
         """
         masters, queue, budget = self._masters, self.queue, self._budget
-        place: asyncio.Future[bool] = masters.loop.create_future()
+        loop, place = masters.loop, Place()
         queue.join(place)
         tried, known, has_come = None, None, False
         self._emit_waiting()
         try:
             if budget.wait is None:
-                await place
+                await place.wait(loop)
             else:
                 last_attempt = budget.until_last_attempt(masters.master_timeout) or 0
-                await asyncio.wait([place], timeout=last_attempt / 1000)
-                if not place.done():
+                await place.wait(loop, last_attempt / 1000)
+                if not place.has_turn:
                     known = self._known()
                     if known is None:
                         self._asking_since = masters.clock()
                         tried = await self._attempt(self._answer_limit())
                     if not isinstance(tried, Claim):
-                        await asyncio.wait([place], timeout=max(budget.left(), 0) / 1000)
-            has_come = place.done()  # the turn may have come while that attempt was underway
+                        await place.wait(loop, max(budget.left(), 0) / 1000)
+            has_come = place.has_turn  # the turn may have come while that attempt was underway
             if (known or isinstance(tried, Watch)) and budget.is_over:
                 # Tasks that began together end together: a turn that one of them passes on at
                 # that moment comes too late for the others.
@@ -215,8 +215,8 @@ class Acquisition:
             if known and not has_come:
                 raise self._refused(*(self._known() or known))
         finally:
-            # A cancellation may come after the place is done and before this task runs. The task
-            # has the turn then, and the queue stands still if the turn is not passed on.
+            # A cancellation may come after the turn and before this task runs. The task has the
+            # turn then, and the queue stands still if the turn is not passed on.
             if not has_come:
                 queue.leave(place)
         self._asking_since = masters.clock()

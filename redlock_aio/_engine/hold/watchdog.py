@@ -694,6 +694,8 @@ class Watchdog:
         # Last: it wakes the next task of this process, whose request must follow the release on
         # each connection. Before the release it would find the key of this lease there.
         hold.queue.on_lease_ended(hold, now)
+        if hold.queue.contending:
+            self.masters.let_next_join()
 
     def is_awaited(self) -> bool:
         """Return whether a task that was cancelled, and has not ended yet, holds a lease."""

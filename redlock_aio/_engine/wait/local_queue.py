@@ -76,6 +76,54 @@ class Party(Protocol):
         """
 
 
+class Place:
+    """
+    The place of one task in a local queue.
+
+    Attributes:
+        has_turn: Whether its turn has come.
+    """
+
+    __slots__ = ("_bell", "has_turn")
+
+    def __init__(self) -> None:
+        self.has_turn: bool = False
+        self._bell: asyncio.Future[None] | None = None
+
+    async def wait(self, loop: asyncio.AbstractEventLoop, seconds: float = math.inf) -> None:
+        """
+        Wait until the turn has come, for at most *seconds*.
+
+        Cancellation:
+            The turn may have come: `LocalQueue.leave` passes it on.
+        """
+        if self.has_turn:
+            return
+        # Not `asyncio.wait`, which resumes the task one turn of the loop later: its request would
+        # miss the batch in which the lease before it is released.
+        self._bell = bell = loop.create_future()
+        timer = loop.call_later(seconds, _ring, bell) if seconds < math.inf else None
+        try:
+            await bell
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def give_turn(self) -> bool:
+        """Give the turn to the task, and wake it; return False if it was cancelled."""
+        if self._bell is not None:
+            if self._bell.cancelled():
+                return False
+            _ring(self._bell)
+        self.has_turn = True
+        return True
+
+
+def _ring(bell: asyncio.Future[None]) -> None:
+    if not bell.done():
+        bell.set_result(None)
+
+
 class LocalQueue:
     """
     The holder of a resource in this process, the task that has the turn, and its waiters.
@@ -130,7 +178,7 @@ class LocalQueue:
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
         # Made when the first task waits: most of many resources never have a second task.
-        self._queue: dict[asyncio.Future[bool], None] | None = None
+        self._queue: dict[Place, None] | None = None
         self.since: float = 0.0
         self.open_at: float = 0.0
         self._tried_by = 0.0  # until when others try that were woken by the last release
@@ -165,18 +213,17 @@ class LocalQueue:
 
     # Turns.
 
-    def join(self, place: asyncio.Future[bool]) -> None:
-        """Append *place* to the queue; it is done with ``True`` when the turn comes."""
+    def join(self, place: Place) -> None:
         if self._queue is None:
             self._queue = {}
         self._queue[place] = None
 
-    def leave(self, place: asyncio.Future[bool]) -> None:
+    def leave(self, place: Place) -> None:
         """Remove *place* from the queue; a turn that has come is passed on."""
         if self._queue is not None:
             self._queue.pop(place, None)
         # `_next` may have given the turn to a task that was cancelled before it ran again.
-        if place.done() and not place.cancelled() and place.result():
+        if place.has_turn:
             self.give_up()
 
     def take_turn(self) -> bool:
@@ -277,10 +324,8 @@ class LocalQueue:
         while queue and not self.taken:
             place = next(iter(queue))
             del queue[place]
-            if not place.done():  # done here means cancelled, and its task not yet run
-                # At once, and not when that task runs: another one could take the turn before.
-                self.contending = True
-                place.set_result(True)
+            # At once, and not when that task runs: another one could take the turn before.
+            self.contending = place.give_turn()
 
     # Notifications.
 
