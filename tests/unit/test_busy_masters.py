@@ -47,6 +47,7 @@ from .kit import (
     now,
     occupy,
     ran,
+    refused,
     restart,
     resume,
     session,
@@ -733,6 +734,41 @@ async def test_the_end_of_an_outage_is_logged_by_tasks_that_came_in_it(
     assert len(ends) == 1
     assert ends[0].startswith("a majority of the masters answers again, after 4.")
     await release([each for each in results if isinstance(each, Lease)])
+
+
+async def test_the_end_of_an_outage_is_logged_also_if_all_give_up_in_it(
+    redlock: Redlock, masters: Masters, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "redlock_aio")
+    await redlock.check()
+    hang(masters[:3])
+    task = asyncio.create_task(redlock.lock("r", wait=500).acquire())
+    await asyncio.sleep(0.46)  # too late for another attempt
+    resume(masters)
+    with pytest.raises(QuorumUnavailableError):
+        await task
+    assert caplog.messages[-1] == "a majority of the masters answers again, after 0.4 s"
+
+
+async def test_a_task_behind_one_that_waits_for_a_majority_says_so_too(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """Not who had the lock when the other one asked for the last time, before that."""
+    retry = Retry(min_delay=200, max_delay=200)
+    async with other.lock("r", ttl=60_000, on_lost="flag"):
+        waits = [refused(redlock, wait=wait, retry=retry) for wait in (10_000, 9_900)]
+        tasks = [asyncio.create_task(wait) for wait in waits]
+        await asyncio.sleep(0.01)
+        first = [await wait_at_the_gate(redlock, masters)]
+        # So many that in the ten seconds none of the tasks above passes to ask again.
+        first += [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(20)]
+        errors = await asyncio.gather(*tasks)
+        assert [error.attempts for error in errors] == [1, 0]
+        for error in errors:
+            assert type(error) is QuorumUnavailableError
+            assert {vote.answer for vote in error.votes} == {Answer.UNREACHABLE}
+        resume(masters)
+        await release(await asyncio.gather(*first))
 
 
 async def test_a_wait_that_no_majority_answers_ends_with_another_attempt(

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, QuorumUnavailableError, Redlock
+from redlock_aio import (
+    Answer,
+    LockNotAcquiredError,
+    QuorumUnavailableError,
+    Redlock,
+    RedlockError,
+)
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import KIND, NEVER, Kind, hang, kill, loop, now, occupy, refused, resume, slow
+from .kit import KIND, NEVER, Kind, hang, kill, loop, now, occupy, refused, restart, resume, slow
 
 
 class BusyMaster(FakeMaster):
@@ -76,6 +82,35 @@ async def test_tasks_that_wait_for_their_turn_ask_nobody(own: bool) -> None:
         assert sum(command[0] == b"SET" for command in masters[0].commands) < 3  # of the first task
         await lease.release()
         await (await first).release()
+
+
+async def test_votes_for_a_lease_of_this_process_are_not_those_of_its_acquisition(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await redlock.check()
+    hang(masters[:2])
+    async with redlock.lock("r", ttl=10_000) as lease:
+        await asyncio.sleep(0.1)  # both time out
+        resume(masters[:1])  # the lease is set there, and on the other one it never is
+        kill(masters[1:2])
+        await asyncio.sleep(5)
+        error, _ = await refused_after(redlock, 300)
+        assert fingerprint(error) == lease.fingerprint
+        given = [vote.answer for vote in error.votes]
+        assert given == [Answer.HELD, Answer.UNREACHABLE, *[Answer.HELD] * 3]
+    restart(masters[1:2])
+    await asyncio.sleep(2)
+
+
+async def test_a_wait_that_ends_as_the_manager_is_closed_blames_nobody(redlock: Redlock) -> None:
+    lease = await redlock.lock("r").acquire()
+    waits = [asyncio.create_task(redlock.lock("r", wait=300).acquire()) for _ in range(3)]
+    await asyncio.sleep(0.299_995)  # less than the shortest pause is left
+    await redlock.aclose()
+    for error in await asyncio.gather(*waits, return_exceptions=True):
+        assert isinstance(error, RedlockError)
+        assert error.code == "redlock-closed"
+    assert lease.lost.is_set()
 
 
 @pytest.mark.parametrize("wait", [1, 3, 10, 50, 100, timedelta(seconds=1), 10_000])

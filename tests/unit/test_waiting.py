@@ -341,6 +341,21 @@ async def test_one_waiter_of_a_process_asks_the_masters(
     assert times[-1] - times[0] == pytest.approx(9 * LATENCY, rel=0.2)
 
 
+async def test_a_queue_in_which_nobody_waits_keeps_no_attempt(
+    redlock: Redlock, other: Redlock
+) -> None:
+    async with other.lock("r"):
+        tasks = [asyncio.create_task(acquired_at(redlock)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        waited_in = queue(redlock)
+        assert waited_in.known is not None
+        for task in tasks:  # the first one passes its turn on before the others have left
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert waited_in.idle
+        assert waited_in.known is None
+
+
 async def test_a_task_that_leaves_the_local_queue_leaves_no_gap(redlock: Redlock) -> None:
     async with redlock.lock("r") as lease:
         waits: list[int | None] = [None, 100, None, None]

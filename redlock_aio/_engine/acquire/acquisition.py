@@ -235,7 +235,9 @@ class Acquisition:
             return queue.holder.as_seen_by_others(self._masters)
         if queue.known is not None:
             failed, view = queue.known
-            return failed.votes(), view
+            given = failed.votes()
+            # The task with the turn may wait at the gate since: what it knows is from before.
+            return (gate.votes(given) if gate.is_shut else given), view
         return (gate.votes(), None) if gate.is_shut else None
 
     async def _yield_and_attempt(self) -> Claim | Watch:
@@ -399,7 +401,7 @@ class Acquisition:
             known: The last attempt of this task, if it has made one.
 
         Raises:
-            QuorumUnavailableError: The budget is over.
+            LockNotAcquiredError, QuorumUnavailableError: The budget is over.
         """
         masters, budget, gate = self._masters, self._budget, self.session.gate
         if self._lock.options.retry.attempts is not None:
@@ -413,6 +415,8 @@ class Acquisition:
             self._asking_since = masters.clock()
 
     def _refused(self, given: tuple[Vote, ...], view: Blockers | None) -> LockNotAcquiredError:
+        # The votes of rounds that the close has ended would read as a fault of the masters.
+        self._masters.check_open()
         return refusal(
             self._lock.resources,
             given,
@@ -435,8 +439,7 @@ class Acquisition:
 
     async def _refusal(self, known: Watch) -> LockNotAcquiredError:
         masters, failed = self._masters, known.failed
-        # The votes of rounds that the close has ended would read as a fault of the masters.
-        masters.check_open()
+        masters.check_open()  # no wait for masters whose connections have ended
         contended = is_contended(failed.votes())
         if contended or not failed.complete:
             # Most masters that have not answered are only a little later, and the error should
@@ -444,7 +447,6 @@ class Acquisition:
             needed = majority(len(masters.links)) if contended else 0
             took = masters.clock() - known.claim.began
             await known.wait_for_stragglers(max(took, 0.001), needed)
-            masters.check_open()
         return self._refused(failed.votes(), known.view)
 
     def _emit_waiting(self) -> None:

@@ -125,7 +125,8 @@ class HeldLease(LeaseState):
         """
         Return the votes of the masters, and what blocks them, for another task of this process.
 
-        The result is ``None`` for a lease that was not acquired here.
+        A master counts as held since it has granted the lease or got its key later, also if it
+        has gone away since. The result is ``None`` for a lease that was not acquired here.
         """
         claim = self.claim
         if not claim.replies:
@@ -134,10 +135,13 @@ class HeldLease(LeaseState):
         # The masters may keep the key for so much longer than it is valid.
         until = self.deadline + timing.drift(self.ttl, factor=self.factor) / 1000
         given = list(votes(masters.links, claim.replies))
-        for master, vote in enumerate(given):
-            if vote.answer is Answer.GRANTED:
+        for master, (link, vote) in enumerate(zip(masters.links, given, strict=True)):
+            # Others may have got the key since, and the reason why one has not may be another now.
+            if vote.answer is Answer.GRANTED or self.kept >> master & 1:
                 view.held(master, claim.token, until)
                 given[master] = Vote(vote.master, Answer.HELD)
+            elif (why := link.no_vote) is not None:
+                given[master] = Vote(vote.master, why.answer, why.detail, permanent=why.permanent)
         return tuple(given), view
 
     def handover(self, now: float, boot: str) -> ExportedLease:

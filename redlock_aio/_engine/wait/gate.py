@@ -119,12 +119,12 @@ class Gate:
         target = SHARE * self._masters.master_timeout / 1000
         can = passed * target / took if took > 0 else math.inf
         first = self._first(int(max(min(can, 2 * passed, LARGEST), 1)))
-        if not first:
-            self._open()
-            return
         if won:
             # Those that have seen the outage begin, and would tell, may have given up.
             self._masters.outages.log_end()
+        if not first:
+            self._open()
+            return
         self._ping = None
         self._at_once = len(first)
         self._let_pass(*first)

@@ -136,7 +136,7 @@ class LocalQueue:
             them: they wait in the masters' queues, as guests.
 
         known: The last attempt that a task with the turn has made in vain, and what blocked it;
-            ``None`` if there is none since the last lease, or nobody waits.
+            ``None`` if there is none since the last lease, or nobody has the turn.
 
         watcher: The task whose turn it is, while it waits for a push of a master.
 
@@ -235,9 +235,9 @@ class LocalQueue:
     def give_up(self) -> None:
         """End a turn without a lease."""
         self.contending = False
-        if not self._queue:
-            self.known = None  # else the next one has the turn, and knows no more at first
         self._next()
+        if not self.contending:
+            self.known = None  # else the next one has the turn, and knows no more at first
 
     def on_acquired(self, holder: Party, began: float, now: float) -> None:
         """End a turn with a lease, whose attempt had *began* then."""
