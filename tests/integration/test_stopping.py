@@ -47,7 +47,7 @@ async def test_sigterm_releases_the_lock(masters: list[RealMaster], tmp_path: Pa
     at = Place(masters, tmp_path)
     async with running(program, at=at, WORK_SECONDS="600") as job:
         await job.says("at work")
-        assert all(values(masters, "lock:job"))
+        await until(lambda: all(values(masters, "lock:job")))  # at work from a majority on
         assert await job.ends(signal.SIGTERM) == 143, job.output
     assert job.output == "at work\nstopped; the lock is released\n"
     await until(lambda: gone(masters, "lock:job"))
