@@ -36,7 +36,7 @@ for line in sys.stdin:
 """
 
 SLACK = 0.25
-"""Seconds that a process may take to answer on a busy machine."""
+"""Seconds that a process may take to answer."""
 
 
 class Shown:
@@ -58,10 +58,17 @@ class Shown:
         return list(map(int, self.process.stdout.readline().split()))
 
     def ahead(self) -> list[float]:
-        """Return by how many seconds each clock, and the unchanged one, is ahead."""
+        """
+        Return by how many seconds each clock, and the unchanged one, is ahead.
+
+        An answer that took longer than `SLACK` says too little, and is asked for again.
+        """
         numbers = (*IDS.values(), IDS["boottime"])
-        before = [time.clock_gettime_ns(number) for number in numbers]
-        return [(one - other) / 1e9 for one, other in zip(self.ask(), before, strict=True)]
+        while True:
+            before = [time.clock_gettime_ns(number) for number in numbers]
+            answer = self.ask()
+            if time.clock_gettime_ns(numbers[-1]) - before[-1] < SLACK * 1e9:
+                return [(one - other) / 1e9 for one, other in zip(answer, before, strict=True)]
 
 
 @pytest.fixture
@@ -97,17 +104,17 @@ def test_a_process_is_shown_other_times(shown: Shown) -> None:
 @pytest.mark.integration
 def test_all_clocks_of_a_process_run_at_another_rate_and_none_jumps(shown: Shown) -> None:
     shown.clock.set(10)
-    shown.clock.run_at(1.0)
     began = time.monotonic()
+    shown.clock.run_at(1.0)
     time.sleep(1)
     fast = shown.ahead()
     most = time.monotonic() - began + SLACK
     gained = [each - first for each, first in zip(fast[:3], (10, 0, 0), strict=True)]
     assert 0.95 <= min(gained) <= max(gained) <= most
     assert fast[3] == pytest.approx(0, abs=SLACK)
-    # A wait for an instant of the fast clock lasts half as long.
-    (slept,) = shown.ask("sleep")
-    assert 0.1e9 <= slept < 0.19e9 + SLACK * 1e9
+    # A wait for an instant of the fast clock lasts half as long, and longer on a busy machine.
+    slept = min(shown.ask("sleep")[0] for _ in range(5))
+    assert 0.1e9 <= slept < 0.19e9
     shown.clock.run_at(0.0)
     after = shown.ahead()
     time.sleep(0.5)
@@ -116,9 +123,10 @@ def test_all_clocks_of_a_process_run_at_another_rate_and_none_jumps(shown: Shown
     # The time of day is set, and goes on at the other rate.
     shown.clock.run_at(1.0)
     time.sleep(0.5)
+    began = time.monotonic()
     shown.clock.set(0)
     time.sleep(0.5)
-    assert 0.45 <= shown.ahead()[0] < 0.9 + SLACK
+    assert 0.45 <= shown.ahead()[0] < time.monotonic() - began + 0.4
 
 
 def test_a_process_without_clocks_of_its_own_has_none_to_change(tmp_path: Path) -> None:
