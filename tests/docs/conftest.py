@@ -1,5 +1,6 @@
 """Real servers, and Python as a user runs it, for the tests of the documentation."""
 
+import asyncio
 import importlib.util
 import os
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from redlock_aio import Redlock
+from redlock_aio.requirements import DECLARED_KEY, MARKER_KEY
 from redlock_aio.testing import EmbeddedMaster, embedded_masters
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +49,25 @@ def masters() -> Iterator[list[EmbeddedMaster]]:
 
 @pytest.fixture
 def environment(masters: list[EmbeddedMaster]) -> dict[str, str]:
+    asyncio.run(used(masters))
     urls = ",".join(master.url for master in masters)
     return {**os.environ, "REDLOCK_MASTERS": urls, "KEEP_MS": "100"}
+
+
+async def used(masters: list[EmbeddedMaster]) -> None:
+    """
+    Make the masters members of a set, as if they had been used before, in one that is forgotten.
+
+    Else a program has to reach all of them before the first one votes. On a busy machine it may
+    tell meanwhile that it waits for a majority.
+    """
+    clients = [master.client() for master in masters]
+    async with Redlock([master.url for master in masters]):
+        while not all(client.exists(MARKER_KEY) for client in clients):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for client in clients:
+        client.delete(DECLARED_KEY)
+        client.close()
 
 
 @pytest.fixture
