@@ -119,7 +119,7 @@ class Gate:
         target = SHARE * self._masters.master_timeout / 1000
         can = passed * target / took if took > 0 else math.inf
         first = self._first(int(max(min(can, 2 * passed, LARGEST), 1)))
-        if won:
+        if won and self.waiting:
             # Those that have seen the outage begin, and would tell, may have given up.
             self._masters.outages.log_end()
         if not first:
