@@ -10,8 +10,8 @@ from redlock_aio._engine.wait.local_queue import (
     SEEN,
     TENURE,
     YIELD_TIME,
+    LocalPlace,
     LocalQueue,
-    Place,
 )
 from redlock_aio._rules.absence import CROWDED_TENURE, Absence
 from redlock_aio._rules.retry import LONGEST_SPREAD
@@ -42,8 +42,8 @@ def taken(since: float = 0.0) -> tuple[LocalQueue, Listener]:
     return queue, lease
 
 
-def joined(queue: LocalQueue, number: int) -> list[Place]:
-    places = [Place() for _ in range(number)]
+def joined(queue: LocalQueue, number: int) -> list[LocalPlace]:
+    places = [LocalPlace() for _ in range(number)]
     for place in places:
         queue.join(place)
     return places

@@ -26,7 +26,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait import fair_waiter, permit
-from redlock_aio._engine.wait.local_queue import LocalQueue, Place
+from redlock_aio._engine.wait.local_queue import LocalPlace, LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
 from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
@@ -190,7 +190,7 @@ class Acquisition:
             The turn is passed on to the next in the queue.
         """
         masters, queue, budget = self._masters, self.queue, self._budget
-        loop, place = masters.loop, Place()
+        loop, place = masters.loop, LocalPlace()
         queue.join(place)
         tried, known, has_come = None, None, False
         self._emit_waiting()

@@ -76,7 +76,7 @@ class Party(Protocol):
         """
 
 
-class Place:
+class LocalPlace:
     """
     The place of one task in a local queue.
 
@@ -178,7 +178,7 @@ class LocalQueue:
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
         # Made when the first task waits: most of many resources never have a second task.
-        self._queue: dict[Place, None] | None = None
+        self._queue: dict[LocalPlace, None] | None = None
         self.since: float = 0.0
         self.open_at: float = 0.0
         self._tried_by = 0.0  # until when others try that were woken by the last release
@@ -213,12 +213,12 @@ class LocalQueue:
 
     # Turns.
 
-    def join(self, place: Place) -> None:
+    def join(self, place: LocalPlace) -> None:
         if self._queue is None:
             self._queue = {}
         self._queue[place] = None
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: LocalPlace) -> None:
         """Remove *place* from the queue; a turn that has come is passed on."""
         if self._queue is not None:
             self._queue.pop(place, None)
