@@ -213,7 +213,7 @@ class Acquisition:
                 # that moment comes too late for the others.
                 has_come = False
             if known and not has_come:
-                raise self._refused(*(self._known() or known))
+                raise await self._refusal_behind_others(known)
         finally:
             # A cancellation may come after the turn and before this task runs. The task has the
             # turn then, and the queue stands still if the turn is not passed on.
@@ -234,11 +234,23 @@ class Acquisition:
         if isinstance(queue.holder, HeldLease):
             return queue.holder.as_seen_by_others(self._masters)
         if queue.known is not None:
-            failed, view = queue.known
+            failed, view, _ = queue.known
             given = failed.votes()
             # The task with the turn may wait at the gate since: what it knows is from before.
             return (gate.votes(given) if gate.is_shut else given), view
         return (gate.votes(), None) if gate.is_shut else None
+
+    async def _refusal_behind_others(
+        self, known: tuple[tuple[Vote, ...], Blockers | None]
+    ) -> LockNotAcquiredError:
+        given, view = self._known() or known
+        last = self.queue.known
+        if last is not None and view is last[1] and view.holder is None and is_contended(given):
+            # The masters name the holder in their replies to the release of that attempt, which
+            # are still underway if it has just failed. They take as long as those to the attempt.
+            await asyncio.sleep(last[2] + 0.001)
+            given, view = self._known() or (given, view)
+        return self._refused(given, view)
 
     async def _yield_and_attempt(self) -> Claim | Watch:
         masters, queue, budget = self._masters, self.queue, self._budget
@@ -390,7 +402,8 @@ class Acquisition:
     def _made_known(self, watch: Watch) -> Watch:
         """Return *watch*, which this error will tell, and those of tasks that wait for the turn."""
         if self.has_turn:
-            self.queue.known = watch.failed, watch.view
+            took = self._masters.clock() - watch.claim.began
+            self.queue.known = watch.failed, watch.view, took
         return watch
 
     async def _wait_for_a_majority(self, known: Watch | None = None) -> None:

@@ -135,8 +135,9 @@ class LocalQueue:
         readers: The leases of this process that share the resource. Nobody has the turn for
             them: they wait in the masters' queues, as guests.
 
-        known: The last attempt that a task with the turn has made in vain, and what blocked it;
-            ``None`` if there is none since the last lease, or nobody has the turn.
+        known: The last attempt that a task with the turn has made in vain, what blocked it, and
+            how many seconds it took; ``None`` if there is none since the last lease, or nobody has
+            the turn.
 
         watcher: The task whose turn it is, while it waits for a push of a master.
 
@@ -173,7 +174,7 @@ class LocalQueue:
         self.holder: Party | None = None
         self.readers: dict[Party, None] | None = None
         self.onlookers: dict[Party, None] | None = None
-        self.known: tuple[Round, Blockers] | None = None
+        self.known: tuple[Round, Blockers, float] | None = None
         self.watcher: Party | None = None
         self.guests: dict[Party, None] | None = None
         # A dict keeps the order, and removes a task in constant time.
