@@ -5,7 +5,7 @@ import contextlib
 import os
 import pickle
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -246,20 +246,29 @@ async def test_another_event_loop_is_refused(redlock: Redlock) -> None:
     assert ["in use by another event loop" in str(error) for error in raised] == [True] * 2
 
 
-async def test_a_forked_child_is_refused(redlock: Redlock, masters: Masters) -> None:
-    await use(redlock)
-    before = commands_received(masters)
+async def check_refused_in_a_child(call: Callable[[], Coroutine[Any, Any, None]], why: str) -> None:
+    """Fork within the running loop, and expect the *call* in the child to be refused for *why*."""
     child = os.fork()
     if not child:
         code = 1
         try:
-            run(use(redlock))
+            await call()
         except RedlockError as error:
-            code = 0 if "parent process" in str(error) else 2
+            code = 0 if why in str(error) else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+async def test_a_forked_child_is_refused(redlock: Redlock, masters: Masters) -> None:
+    await use(redlock)
+    before = commands_received(masters)
+
+    async def in_a_loop_of_its_own() -> None:
+        run(use(redlock))
+
+    await check_refused_in_a_child(in_a_loop_of_its_own, "parent process")
     assert commands_received(masters) == before
     await use(redlock)
 
@@ -285,33 +294,15 @@ async def test_a_child_that_goes_on_in_the_coroutine_is_told_whose_the_manager_i
 
     await use(redlock)
     before = commands_received(masters)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            await calls()
-        except RedlockError as error:
-            code = 0 if "in use by the parent process" in str(error) else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
-    assert os.waitstatus_to_exitcode(status) == 0
+    await check_refused_in_a_child(calls, "in use by the parent process")
     assert commands_received(masters) == before
     await use(redlock)
 
 
 async def test_a_new_manager_in_such_a_child_needs_an_event_loop(masters: Masters) -> None:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            await use(Redlock(masters))
-        except RedlockError as error:
-            code = 0 if "a forked child has to start its own" in str(error) else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
-    assert os.waitstatus_to_exitcode(status) == 0
+    await check_refused_in_a_child(
+        lambda: use(Redlock(masters)), "a forked child has to start its own"
+    )
 
 
 async def test_a_forked_child_leaves_the_block_of_its_parent_by_its_own_error(
