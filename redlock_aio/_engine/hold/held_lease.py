@@ -136,7 +136,8 @@ class HeldLease(LeaseState):
         until = self.deadline + timing.drift(self.ttl, factor=self.factor) / 1000
         given = list(votes(masters.links, claim.replies))
         for master, (link, vote) in enumerate(zip(masters.links, given, strict=True)):
-            # Others may have got the key since, and the reason why one has not may be another now.
+            # A master may have got the key after the acquisition. Of one that has not, the reason
+            # may be another by now.
             if vote.answer is Answer.GRANTED or self.kept >> master & 1:
                 view.held(master, claim.token, until)
                 given[master] = Vote(vote.master, Answer.HELD)
