@@ -146,7 +146,9 @@ class LockNotAcquiredError(RedlockError):
         because = _BECAUSE[self.code].format(permits=self.permits)
         if self.code == "no-permit" and self.permits == 1:
             because = "the only permit is held, or waited for"
-        if self.holder is not None:
+        # The other reasons say nothing of the lock: "too few masters answered, now by ..." would
+        # blame the holder for the masters.
+        if self.holder is not None and self.code in {"held", "no-permit"}:
             one_of_many = self.permits is not None and self.permits > 1
             because += (
                 f", one of them by {self.holder}" if one_of_many else f", now by {self.holder}"

@@ -221,6 +221,39 @@ async def test_a_wait_ends_when_a_majority_refuses_for_good(
 
 
 @WAYS
+@pytest.mark.parametrize(
+    ("faults", "because"),
+    [
+        ("NOPERM this user has no permissions", "the masters refuse permanently, so waiting"),
+        ("OOM command not allowed", "too few masters answered"),
+    ],
+    ids=["refused for good", "too few answers"],
+)
+async def test_no_holder_is_named_as_the_reason_if_masters_fail(
+    redlock: Redlock,
+    other: Redlock,
+    masters: list[FakeMaster],
+    names: tuple[str, ...],
+    options: Any,
+    faults: str,
+    because: str,
+) -> None:
+    """A fair waiter still knows who held the lock when the masters answered."""
+    async with other.lock(*names, ttl=60_000):
+        waiter = asyncio.create_task(redlock.lock(*names, wait=5_000, **options).acquire())
+        await asyncio.sleep(2)
+        for master in masters:
+            master.error = faults
+        await asyncio.wait([waiter])
+        error = waiter.exception()
+        for master in masters:
+            master.error = ""
+    assert type(error) is QuorumUnavailableError
+    assert because in str(error)
+    assert "now by" not in str(error)
+
+
+@WAYS
 async def test_a_wait_ends_when_masters_that_were_down_refuse_for_good(
     redlock: Redlock,
     masters: list[FakeMaster],
