@@ -4,6 +4,9 @@ The releases that one master has not confirmed.
 A release that is not confirmed is a debt. It is sent again on the next connection, before
 any other command, until it is confirmed. A live connection repeats it every
 `DEBT_INTERVAL`. Repetition is safe because a release deletes only the value of one attempt.
+
+A master that refuses all writes for a while, for example because it has no replica, refuses each
+release. Then one debt at a time is repeated, and all of them as soon as it is not refused.
 """
 
 import asyncio
@@ -29,19 +32,22 @@ DEBT_INTERVAL = 0.2
 
 
 class Debt(Sender):
-    __slots__ = ("_debts", "debt_ttl", "payload", "underway", "until")
+    __slots__ = ("_debts", "debt_ttl", "is_refused", "payload", "underway", "until")
 
     def __init__(self, debts: "Debts", payload: bytes, ttl: int) -> None:
         self._debts = debts
         self.payload = payload
         self.debt_ttl = ttl
         self.underway = False
+        self.is_refused = False
+        """Whether the master has answered the last repetition with an error that may end."""
         self.until: float | None = None
         """The instant at which the key has expired on the master; ``None`` without a connection."""
 
     def on_reply(self, _number: int, reply: object, /) -> None:
         """Forget the debt if *reply* proves that the value is gone from this master."""
         self.underway = False
+        was_refused, self.is_refused = self.is_refused, False
         if replies.is_settled(reply):
             self._debts.settle_debt(self)
             if reply == OK:
@@ -51,6 +57,10 @@ class Debt(Sender):
         elif replies.lacks_command(reply):
             # It is a script's, never DELIFEQ, which has this one for servers without it.
             self._debts.refused("it lacks the command by which locks are released", reply)
+        else:
+            self.is_refused = isinstance(reply, Exception)
+        if was_refused and not self.is_refused:
+            self._debts.collect()
 
 
 class Debts:
@@ -75,6 +85,7 @@ class Debts:
         self._owed: dict[bytes, Debt] = {}
         self._gave_up = False
         self._is_refused = False
+        self._turn = 0
         self._collector: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -128,7 +139,7 @@ class Debts:
         for debt in self._owed.values():
             # The ttl of a key counts only once its SET is known to have been executed.
             debt.until = None
-            debt.underway = False
+            debt.underway = debt.is_refused = False
 
     def close(self) -> None:
         if self._collector is not None:
@@ -136,10 +147,24 @@ class Debts:
 
     def _collect_later(self) -> None:
         if self._collector is None:
-            self._collector = self._loop.call_later(DEBT_INTERVAL, self.collect)
+            self._collector = self._loop.call_later(DEBT_INTERVAL, self._repeat)
+
+    def _repeat(self) -> None:
+        refused = [debt for debt in self._owed.values() if debt.is_refused]
+        if refused:
+            # With a debt for each of thousands of waiters, all repetitions together would be more
+            # than the master can answer. They take turns: one may be refused for its own reason.
+            self._turn += 1
+            refused.pop(self._turn % len(refused))
+        self._send_all_but(set(refused))
 
     def collect(self) -> None:
         """Send all debts that are not underway, in one write, and drop the expired ones."""
+        for debt in self._owed.values():
+            debt.is_refused = False
+        self._send_all_but(set())
+
+    def _send_all_but(self, those: set[Debt]) -> None:
         if self._collector is not None:  # called before the timer
             self._collector.cancel()
         self._collector = None
@@ -152,7 +177,7 @@ class Debts:
             if debt.until is not None and now >= debt.until:
                 if not debt.underway:  # the key has expired
                     del self._owed[debt.payload]
-            elif not debt.underway:
+            elif not debt.underway and debt not in those:
                 due.append(debt)
         # One write: after an outage there may be thousands of debts.
         if due and send(b"".join([debt.payload for debt in due]), due) is None:

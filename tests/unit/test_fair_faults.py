@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redlock_aio import NoVoteCause, Redlock
+from redlock_aio import Lock, NoVoteCause, Redlock, Semaphore
 from redlock_aio._engine.wait.fair_queue import AGAIN, IDLE
 from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import commands, scripts
@@ -248,6 +248,34 @@ async def test_a_time_that_is_read_late_is_not_used(
         assert clocks.offset(number) == pytest.approx(offset, abs=0.002)
     await redlock.aclose()
     assert not remaining_keys(masters)
+
+
+@pytest.mark.parametrize("kind", ["fair", "semaphore"])
+async def test_masters_that_refuse_are_asked_about_once_a_second_by_each_waiter(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], kind: str
+) -> None:
+    def lock(manager: Redlock) -> Lock | Semaphore:
+        if kind == "fair":
+            return manager.lock("r", fair=True, ttl=60_000)
+        return manager.semaphore("r", permits=1, ttl=60_000)
+
+    holder = await lock(other).acquire()
+    waiters = [asyncio.create_task(lock(redlock).acquire()) for _ in range(10)]
+    await asyncio.sleep(0.5)
+    fail(masters[:3], "NOREPLICAS Not enough good replicas to write.")
+    await holder.release()
+    await asyncio.sleep(LIVES / 1000 + HEARTBEAT)
+    masters[0].commands.clear()
+    await asyncio.sleep(10)
+    scripts_run = [command for command in masters[0].commands if command[0] == b"EVALSHA"]
+    # Besides, each program repeats one of its releases every `DEBT_INTERVAL`.
+    assert len(scripts_run) == pytest.approx(10 * 10 / HEARTBEAT + 2 * 10 / DEBT_INTERVAL, rel=0.1)
+    fail(masters[:3], "")
+    ended = now()
+    for waiter in asyncio.as_completed(waiters):
+        lease = await waiter
+        assert now() - ended < 1.1 * HEARTBEAT
+        await lease.release()
 
 
 # Fencing tokens that the masters have to agree on

@@ -328,6 +328,44 @@ async def test_many_reconnections_do_not_change_how_often_a_release_is_repeated(
     assert len(releases) == pytest.approx(10 / debts.DEBT_INTERVAL, abs=2)
 
 
+async def test_a_master_that_refuses_many_releases_gets_one_of_them_at_a_time(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    leases = [await redlock.lock(f"r{number}", ttl=60_000).acquire() for number in range(50)]
+    masters[0].error = BUSY
+    for lease in leases:
+        await lease.release()
+    await asyncio.sleep(1)
+    masters[0].commands.clear()
+    await asyncio.sleep(10)
+    repeated = [command[3] for command in masters[0].commands if command[0] == b"EVALSHA"]
+    assert len(repeated) == pytest.approx(10 / debts.DEBT_INTERVAL, abs=2)
+    assert len(set(repeated)) > 40, "each in its turn"
+    masters[0].error = ""
+    await asyncio.sleep(debts.DEBT_INTERVAL + 0.002)
+    assert masters[0].keys == {}
+    assert owed(redlock) == 0
+
+
+async def test_a_release_that_stays_refused_does_not_keep_others_from_being_repeated(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    odd, lease = [await redlock.lock(name, ttl=60_000).acquire() for name in ("odd", "r")]
+    execute = masters[0].execute
+
+    def executing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        return Error("ERR odd") if b"odd" in command else execute(command, listener)
+
+    vars(masters[0])["execute"] = executing
+    masters[0].error = BUSY
+    await odd.release()
+    await lease.release()
+    await asyncio.sleep(1)
+    masters[0].error = ""
+    await asyncio.sleep(2 * debts.DEBT_INTERVAL + 0.002)
+    assert list(masters[0].keys) == ["odd"]
+
+
 @pytest.mark.parametrize("away", [False, True])
 async def test_a_debt_ends_when_its_key_has_expired_on_a_connected_master(
     redlock: Redlock, masters: list[FakeMaster], *, away: bool
