@@ -46,7 +46,9 @@ class Bar:
     def describe(self, now: float) -> str:
         if self.until == math.inf:
             return self.text
-        return f"{self.text}; it votes again in {max(1, math.ceil(self.until - now))} s"
+        text = f"{self.text}; it votes again in {max(1, math.ceil(self.until - now))} s"
+        # Those of a new set vote as soon as the last one of them is seen.
+        return f"{text} at the latest" if self.cause is NoVoteCause.UNPROVEN else text
 
 
 class Standing(NamedTuple):

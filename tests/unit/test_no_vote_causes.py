@@ -12,7 +12,7 @@ from redlock_aio.events import MasterLost
 from redlock_aio.testing import FakeMaster
 
 from .diary import Diary
-from .kit import MAX_TTL
+from .kit import MAX_TTL, now
 from .sentinels import FakeSentinel, FakeService
 
 Act = Callable[[FakeMaster, FakeMaster], object]
@@ -119,6 +119,23 @@ async def test_a_young_server_while_another_is_away(young: list[FakeMaster], dia
     async with Redlock(young, max_ttl=MAX_TTL, listener=diary):
         await asyncio.sleep(2)
         assert first_of(diary) == (NoVoteCause.UNPROVEN, Answer.QUARANTINED)
+
+
+async def test_a_new_set_votes_before_the_time_that_is_told_as_the_latest(
+    young: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    young[1].kill()
+    async with Redlock(young, max_ttl=MAX_TTL) as redlock:
+        waiting = asyncio.create_task(redlock.lock("r").acquire())
+        await asyncio.sleep(2)
+        [line] = [text for text in caplog.messages if "waiting for a majority" in text]
+        assert line.count("all masters are new; it votes again in ") == 4
+        assert line.count(" s at the latest") == 4
+        young[1].restart()
+        young[1].uptime = 3
+        began = now()
+        await (await waiting).release()
+        assert now() - began < 2
 
 
 async def test_a_server_that_another_program_has_marked(

@@ -319,6 +319,8 @@ def test_a_marker_carries_the_quarantine_of_any_max_ttl(max_ttl: int) -> None:
 def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
     text = quarantine.bar(Reason.RESTARTED, ago=12.9, until=50.1).describe(2.0)
     assert text == "it restarted 12 s ago and may have forgotten locks; it votes again in 49 s"
+    text = quarantine.bar(Reason.UNPROVEN, ago=3, until=57.0).describe(0.0)
+    assert text.endswith("all masters are new; it votes again in 57 s at the latest")
 
 
 @pytest.mark.parametrize(
