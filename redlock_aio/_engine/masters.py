@@ -30,7 +30,7 @@ from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.outages import Outages
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
+from redlock_aio._protocol.request import CUT_SHORT, NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import (
@@ -235,6 +235,12 @@ class Round(Tally, Sender):
         # Nor does a reply that comes after this change a vote.
         for number in self.missing:
             self.on_reply(number, self.masters.links[number].overdue())
+
+    def cut_short(self) -> None:
+        """Count the masters that have not replied as such that had too little time for it."""
+        for number in self.missing:
+            self.masters.links[number].overdue()
+            self.on_reply(number, CUT_SHORT)
 
     def is_worth_repeating(self) -> bool:
         """
@@ -486,7 +492,9 @@ class MasterSet:
         # `_underway` is in the order of one timeout, so a shorter limit has a timer of its own. If
         # the round is complete when that fires, nothing is left to expire.
         if at_most is not None and at_most < self.master_timeout:
-            self.loop.call_later(at_most / 1000, round.expire)
+            # Up to 1 ms less is the time in which the limit was computed.
+            short = at_most <= self.master_timeout - 1
+            self.loop.call_later(at_most / 1000, round.cut_short if short else round.expire)
 
     def send_to(self, master: int, request: Request) -> None:
         """

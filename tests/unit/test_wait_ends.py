@@ -14,7 +14,10 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
+from redlock_aio._engine.masters import Query
 from redlock_aio._engine.wait.wakeup import WaitBudget
+from redlock_aio._protocol import commands
+from redlock_aio._protocol.request import CUT_SHORT
 from redlock_aio.testing import FakeMaster
 
 from . import kit
@@ -209,6 +212,34 @@ async def test_a_turn_that_comes_during_the_last_attempt_is_used(
     assert won.valid
     assert not kit.session(redlock).local_queues.of(redlock.lock("r")._spec.key).contending
     await won.release()
+
+
+@pytest.mark.parametrize("left", [5, 60])
+async def test_an_attempt_in_a_turn_that_comes_late_blames_no_master(left: int) -> None:
+    """They may take 200 ms for an answer, and take 80 ms."""
+    masters = [FakeMaster(latency=0.08) for _ in range(3)]
+    async with Redlock(masters, master_timeout=200) as redlock:
+        lease = await redlock.lock("r").acquire()
+        waiter = asyncio.create_task(refused_after(redlock, 2_000, retry=NEVER))
+        await asyncio.sleep(2 - left / 1000)
+        await lease.release()
+        error, _ = await waiter
+        assert {vote.detail for vote in error.votes} == {CUT_SHORT.detail}
+
+
+@pytest.mark.parametrize(("less", "detail"), [(0.5, ""), (2, CUT_SHORT.detail)])
+async def test_a_master_that_had_its_time_has_timed_out(
+    redlock: Redlock, masters: list[FakeMaster], less: float, detail: str
+) -> None:
+    """Computing the limit takes some of it, which is no reason."""
+    await redlock.check()
+    hang(masters)
+    asked = kit.session(redlock).masters
+    question = Query(asked, commands.PING)
+    await asked.ask(question, asked.master_timeout - less)
+    assert {vote.detail for vote in question.votes()} == {detail}
+    resume(masters)
+    await asyncio.sleep(2)
 
 
 async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other: Redlock) -> None:

@@ -238,6 +238,8 @@ class FairWaiter(Round):
             self._tick()
             self.wake()
 
+    cut_short = expire  # it counts by itself which masters are late
+
     # Requests.
 
     def ask_all(self, *, again: bool = False) -> None:
