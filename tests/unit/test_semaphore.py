@@ -35,6 +35,7 @@ from .kit import (
     hang,
     kill,
     now,
+    ran,
     remaining_keys,
     restart,
     resume,
@@ -415,6 +416,46 @@ class Busy(FakeMaster):
 
 def held(master: FakeMaster, permits: int) -> int:
     return len(view(master, permits).holders)
+
+
+async def test_a_task_that_comes_after_one_that_waits_enters_a_short_queue_at_once(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """No master would grant it anything, as the task before it was told by a majority."""
+    leases = await taken(other, 4)
+    waits = [waiting(redlock, 4)]
+    await asyncio.sleep(0.1)
+    before = ran(masters[0], scripts.TAKE_PERMIT)
+    waits += [waiting(redlock, 4) for _ in range(2)]
+    await asyncio.sleep(0)
+    waits.append(waiting(redlock, 4))
+    await asyncio.sleep(2 * LATENCY)
+    assert [ran(master, scripts.TAKE_PERMIT) for master in masters] == [before] * 5
+    for queues_there in queues(masters, 4):
+        assert [len(queue) for queue in queues_there.values()] == [1] * 4
+    assert await redlock.semaphore("r", permits=4).try_acquire() is None
+    assert ran(masters[0], scripts.TAKE_PERMIT) == before + 1, "it does not wait, so it asks"
+    await released(*leases)
+    await asyncio.gather(*waits)
+
+
+@pytest.mark.promise("S9")
+async def test_a_task_asks_for_any_permit_if_only_a_minority_has_told_another_one_to_wait(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """The other masters may grant one, whatever the minority says."""
+    (lease,) = await taken(other, 1)
+    fail(masters[2:])
+    waits = [waiting(redlock, 1)]
+    await asyncio.sleep(0.1)
+    before = ran(masters[0], scripts.TAKE_PERMIT)
+    waits.append(waiting(redlock, 1))
+    await asyncio.sleep(5 * LATENCY)
+    assert ran(masters[0], scripts.TAKE_PERMIT) == before + 1
+    for master in masters[2:]:
+        master.error = ""
+    await released(lease)
+    await asyncio.gather(*waits)
 
 
 # The order

@@ -33,6 +33,7 @@ from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.wait.alarm import Alarm
 from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter, LockKey, Permit
@@ -95,8 +96,8 @@ class FairWaiter(Round):
 
         key: What it waits for: the key of *lock*, or one of its permits.
 
-        entry: The name and the place of a waiter that has left for this one; without it, it gets
-            new ones.
+        entry: Its name and its place, if they are those of a waiter that has left for this one, or
+            of an earlier request; without it, it gets new ones.
 
         patient: Whether it waits if the lock can't be acquired at once.
 
@@ -161,6 +162,10 @@ class FairWaiter(Round):
         """Its timer; ``None`` until the waiter has to hear of releases. See `_begin_to_wait`."""
         self._over = False
         self._task = None if masters.emitter is None else asyncio.current_task()
+        if isinstance(key, Permit):
+            # At once: tasks that come in the same moment are to choose different permits. And a
+            # waiter for a permit is seldom granted it at once.
+            self._begin_to_wait()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ticket!r}>"
@@ -308,8 +313,15 @@ class FairWaiter(Round):
             look = began + masters.master_timeout / 1000
             beat = began + _until_next_beat()
             self._alarm = alarm = Alarm(masters.loop, masters.clock, self._tick, beat, look)
-            self.queues.local_queues.of(self.key).subscribe(self, mine=False)
+            for queue in self._local_queues:
+                queue.subscribe(self, mine=False)
         return alarm
+
+    @property
+    def _local_queues(self) -> list[LocalQueue]:
+        """That of its key, and of a permit that of the semaphore, in which all its waiters are."""
+        of, key = self.queues.local_queues.of, self.key
+        return [of(key), of(key.of)] if isinstance(key, Permit) else [of(key)]
 
     def _arm(self) -> None:
         if self._alarm is not None:
@@ -649,6 +661,11 @@ class FairWaiter(Round):
                 self._ask(number)
         self._arm()
 
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether a majority has answered that others have its permit, and offered it no other."""
+        return not self.offers and self.ticket.count(NEXT, BEHIND) >= self.ticket.needed
+
     def _offered(self, master: int, permit: bytes) -> None:
         """
         Called when *master* has moved this waiter to the queue of another permit.
@@ -775,7 +792,8 @@ class FairWaiter(Round):
         if self._alarm is not None:
             self._alarm.stop()
             self._alarm = None  # it calls this waiter: a cycle of references until then
-            self.queues.local_queues.of(self.key).unsubscribe(self)
+            for queue in self._local_queues:
+                queue.unsubscribe(self)
         self.queues.leave(self.member)
 
     def check(self, began: float, *, over: bool) -> None:
@@ -799,7 +817,12 @@ def _until_next_beat() -> float:
 
 
 async def acquire(
-    queues: FairQueue, lock: LockSpec, key: LockKey, budget: WaitBudget, asking_since: float
+    queues: FairQueue,
+    lock: LockSpec,
+    key: LockKey,
+    budget: WaitBudget,
+    asking_since: float,
+    place: int | None = None,
 ) -> Claim:
     """
     Wait in the queues of the masters until *lock* is acquired.
@@ -809,6 +832,8 @@ async def acquire(
 
         asking_since: The instant from which the masters have the time for an answer, however
             short the wait is.
+
+        place: The place in the queues; by default one behind all others of this process.
 
     Raises:
         LockNotAcquiredError: Others held the lock to the end, or too many wait.
@@ -824,7 +849,8 @@ async def acquire(
     masters.check_open()
     ends = budget.began + budget.wait / 1000 - TIMER_SLACK if budget.wait else math.inf
     observer, look = Observer(masters.outages, lock.resources), masters.master_timeout / 1000
-    waiter = FairWaiter(queues, lock, key, patient=budget.wait != 0)
+    entry = None if place is None else (queues.new_entry(key.member_mark)[0], place)
+    waiter = FairWaiter(queues, lock, key, patient=budget.wait != 0, entry=entry)
     try:
         await masters.ask(waiter, budget.attempt_limit())
         while not await waiter.win():

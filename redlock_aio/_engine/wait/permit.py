@@ -6,6 +6,8 @@ One acquisition of a permit of a semaphore.
                                        (`fair_waiter`), or for another one to whose
                                        queue a master moves this waiter
 
+The first request is left out while a task of this process waits in vain: see `_queue_to_join`.
+
 Each permit is a lock with a fair queue of its own, so nothing new has to be proven about a
 permit that is held or handed over. What the masters have in common with a single queue is that
 they move the waiter that has waited for longest to a permit that becomes free; see permits.lua.
@@ -13,6 +15,7 @@ they move the waiter that has waited for longest to a permit that becomes free; 
 
 import asyncio
 import functools
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -35,6 +38,12 @@ from redlock_aio.errors import refusal
 
 TAKEN = NoReply(Answer.HELD, "all permits are held, or waited for")
 OTHER = NoReply(Answer.HELD, "it has granted another permit")
+
+DRAWN = 4
+"""The permits of which one is chosen to wait for, as in `take_permit.lua`."""
+
+MOST_EXAMINED = 20
+"""The waiting tasks of this process that are examined, of more the first ones."""
 
 
 class Drop(Request):
@@ -72,11 +81,13 @@ class AnyPermit:
 
     Attributes:
         number: The permit that a majority has granted; -1 if there is none.
+
+        place: The place in the queues that belongs to the instant of this request, in us.
     """
 
     __slots__ = (
         "_counts", "_lock", "_masters", "_over", "_permits", "_queues", "_taken", "_token",
-        "began", "number", "round", "view",
+        "began", "number", "place", "round", "view",
     )  # fmt: skip
 
     def __init__(self, queues: FairQueue, lock: LockSpec, permits: Permits) -> None:
@@ -91,7 +102,7 @@ class AnyPermit:
         self.number = -1
         self.view = Blockers(len(masters.links))
         self.began = masters.clock()
-        time = masters.clocks.new_time(self.began)
+        self.place = time = masters.clocks.new_time(self.began)
         late = time + int((TOO_LATE + masters.clocks.spread) * 1_000_000)
         lead = queues.clock_lead if lock.options.fencing else None
         order = _order(permits.number)
@@ -220,6 +231,28 @@ class AnyPermit:
         return self._permits.permit(number if number < self._permits.number else 0)
 
 
+def _queue_to_join(queues: FairQueue, permits: Permits) -> Permit | None:
+    """
+    Return the permit to wait for, without asking the masters; ``None`` if they have to be asked.
+
+    While a task of this process waits in vain, as a majority has answered, a first request is
+    granted nothing: it would cost a round trip and a script on each master, only to learn for
+    which permit to wait. Of a few permits, the task waits for the one for which the fewest tasks of
+    this process do. If that is not the best one, the masters move a waiter, as they do anyhow.
+    """
+    of = queues.local_queues.of
+    waiting = of(permits).guests
+    if not waiting or not any(map(_is_in_vain, itertools.islice(waiting, MOST_EXAMINED))):
+        return None
+    number, step = _order(permits.number)
+    numbers = [(number + i * step) % permits.number for i in range(DRAWN)]
+    return min(map(permits.permit, numbers), key=lambda permit: len(of(permit).guests or ()))
+
+
+def _is_in_vain(party: object) -> bool:
+    return isinstance(party, fair_waiter.FairWaiter) and party.waits_in_vain
+
+
 def _may_still_come(vote: object) -> bool:
     """Return whether a master with this vote may have granted a permit, or may do so later."""
     # One that has timed out gets the release now: when its reply comes, the program may have ended,
@@ -254,6 +287,9 @@ async def acquire(
     """
     masters = queues.masters
     masters.check_open()
+    may_wait = queues.waiters and budget.wait != 0
+    if may_wait and (chosen := _queue_to_join(queues, permits)) is not None:
+        return await fair_waiter.acquire(queues, lock, chosen, budget, asking_since)
     attempt = AnyPermit(queues, lock, permits)
     try:
         await masters.ask(attempt.round, budget.attempt_limit())
@@ -278,4 +314,8 @@ async def acquire(
             now=masters.clock(),
             permits=permits.number,
         )
-    return await fair_waiter.acquire(queues, lock, attempt.choice(), budget, asking_since)
+    # At the place of the first request: a task of another program that has come meanwhile may have
+    # left that out, and must not pass this one.
+    return await fair_waiter.acquire(
+        queues, lock, attempt.choice(), budget, asking_since, attempt.place
+    )
