@@ -30,7 +30,7 @@ from redlock_aio._engine.clock import clock_of
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.outages import Outages
 from redlock_aio._protocol import commands, replies, request
-from redlock_aio._protocol.request import CUT_SHORT, NoReply, QuarantineRule, Request, Sender
+from redlock_aio._protocol.request import NoReply, QuarantineRule, Request, Sender
 from redlock_aio._rules import fair_ticket
 from redlock_aio._rules.clock_offsets import Clocks
 from redlock_aio._rules.quorum import (
@@ -61,6 +61,9 @@ CLOSED: tuple[str, ErrorCode] = "this Redlock was closed", "redlock-closed"
 
 STALLED = 0.01
 """A timer that is late by this many seconds shows that the event loop was blocked."""
+
+CUT_SHORT = NoReply(Answer.TIMED_OUT, "it had less time than a master timeout")
+"""The vote of a master that has not answered within a limit below the master timeout."""
 
 
 class Link(Protocol):
@@ -239,8 +242,9 @@ class Round(Tally, Sender):
     def cut_short(self) -> None:
         """Count the masters that have not replied as such that had too little time for it."""
         for number in self.missing:
-            self.masters.links[number].overdue()
-            self.on_reply(number, CUT_SHORT)
+            late = self.masters.links[number].overdue()
+            # A master that is too slow for the timeout would have needed more than all of it.
+            self.on_reply(number, late if late.detail else CUT_SHORT)
 
     def is_worth_repeating(self) -> bool:
         """

@@ -85,7 +85,6 @@ class Sender:
 
 
 TIMED_OUT = NoReply(Answer.TIMED_OUT)
-CUT_SHORT = NoReply(Answer.TIMED_OUT, "it had less time than a master timeout")
 
 OVERRUN = NoReply(Answer.ERROR, "too many requests are unanswered")
 

@@ -14,10 +14,9 @@ from redlock_aio import (
     Redlock,
     RedlockError,
 )
-from redlock_aio._engine.masters import Query
+from redlock_aio._engine.masters import CUT_SHORT, Query
 from redlock_aio._engine.wait.wakeup import WaitBudget
 from redlock_aio._protocol import commands
-from redlock_aio._protocol.request import CUT_SHORT
 from redlock_aio.testing import FakeMaster
 
 from . import kit
@@ -240,6 +239,19 @@ async def test_a_master_that_had_its_time_has_timed_out(
     assert {vote.detail for vote in question.votes()} == {detail}
     resume(masters)
     await asyncio.sleep(2)
+
+
+async def test_a_master_that_is_too_slow_for_its_timeout_is_told_as_such() -> None:
+    """Also if the wait leaves less time than that."""
+    masters = [FakeMaster(latency=0.08) for _ in range(3)]
+    async with Redlock(masters, master_timeout=30) as redlock:
+        asked = kit.session(redlock).masters
+        await asked.ask(Query(asked, commands.PING))
+        await asyncio.sleep(1)
+        question = Query(asked, commands.PING)
+        await asked.ask(question, asked.master_timeout - 2)
+        details = {vote.detail for vote in question.votes()}
+        assert details == {"its answers take 80 ms, master_timeout is 30 ms"}
 
 
 async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other: Redlock) -> None:
