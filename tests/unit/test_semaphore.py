@@ -418,36 +418,77 @@ def held(master: FakeMaster, permits: int) -> int:
     return len(view(master, permits).holders)
 
 
-async def test_a_task_that_comes_after_one_that_waits_enters_a_short_queue_at_once(
+async def test_a_task_that_comes_behind_some_that_wait_enters_a_short_queue_at_once(
     redlock: Redlock, other: Redlock, masters: Masters
 ) -> None:
-    """No master would grant it anything, as the task before it was told by a majority."""
+    """No master would grant it anything, as those before it were told by a majority."""
     leases = await taken(other, 4)
-    waits = [waiting(redlock, 4)]
-    await asyncio.sleep(0.1)
+    waits = await some_waiting(redlock, 4)
     before = ran(masters[0], scripts.TAKE_PERMIT)
-    waits += [waiting(redlock, 4) for _ in range(2)]
+    waits += [waiting(redlock, 4) for _ in range(3)]
     await asyncio.sleep(0)
     waits.append(waiting(redlock, 4))
     await asyncio.sleep(2 * LATENCY)
     assert [ran(master, scripts.TAKE_PERMIT) for master in masters] == [before] * 5
     for queues_there in queues(masters, 4):
-        assert [len(queue) for queue in queues_there.values()] == [1] * 4
+        assert [len(queue) for queue in queues_there.values()] == [2] * 4
     assert await redlock.semaphore("r", permits=4).try_acquire() is None
     assert ran(masters[0], scripts.TAKE_PERMIT) == before + 1, "it does not wait, so it asks"
     await released(*leases)
     await asyncio.gather(*waits)
 
 
+async def some_waiting(redlock: Redlock, permits: int) -> list[asyncio.Task[float]]:
+    """Let so many tasks wait for a permit that the next one knows of them: one after the other."""
+    waits = []
+    for _ in range(engine.DRAWN):
+        waits.append(waiting(redlock, permits))
+        await asyncio.sleep(0.1)
+    return waits
+
+
+async def test_a_task_behind_few_of_its_process_asks_which_queue_is_short(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """Those of other programs may be longer, of which this process knows nothing."""
+    leases = await taken(other, 2)
+    before = ran(masters[0], scripts.TAKE_PERMIT)
+    waits = [*await some_waiting(redlock, 2), *await some_waiting(other, 2)]
+    assert ran(masters[0], scripts.TAKE_PERMIT) == before + 2 * engine.DRAWN
+    await released(*leases)
+    await asyncio.gather(*waits)
+
+
+@pytest.mark.usefixtures("in_order")
+async def test_a_task_whose_queue_is_full_of_others_enters_a_shorter_one(
+    masters: Masters, other: Redlock
+) -> None:
+    """It chooses by what its own process knows, and then by what the masters know."""
+    leases = await taken(other, 2)
+    async with Redlock(masters, max_waiters=5, restart_guard="off") as redlock:
+        waits = await some_waiting(redlock, 2)
+        [first, *_] = queues(masters, 2)
+        assert [len(queue) for queue in first.values()] == [2, 2]
+        waits += [waiting(other, 2) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        [first, *_] = queues(masters, 2)
+        room = 10 - sum(len(queue) for queue in first.values())
+        waits += [waiting(redlock, 2) for _ in range(room)]
+        await asyncio.sleep(0.1)
+        [first, *_] = queues(masters, 2)
+        assert [len(queue) for queue in first.values()] == [5, 5]
+        await released(*leases)
+        await asyncio.gather(*waits)
+
+
 @pytest.mark.promise("S9")
-async def test_a_task_asks_for_any_permit_if_only_a_minority_has_told_another_one_to_wait(
+async def test_a_task_asks_for_any_permit_if_only_a_minority_has_told_the_others_to_wait(
     redlock: Redlock, other: Redlock, masters: Masters
 ) -> None:
     """The other masters may grant one, whatever the minority says."""
     (lease,) = await taken(other, 1)
     fail(masters[2:])
-    waits = [waiting(redlock, 1)]
-    await asyncio.sleep(0.1)
+    waits = await some_waiting(redlock, 1)
     before = ran(masters[0], scripts.TAKE_PERMIT)
     waits.append(waiting(redlock, 1))
     await asyncio.sleep(5 * LATENCY)

@@ -6,7 +6,7 @@ One acquisition of a permit of a semaphore.
                                        (`fair_waiter`), or for another one to whose
                                        queue a master moves this waiter
 
-The first request is left out while a task of this process waits in vain: see `_queue_to_join`.
+The first request is left out while tasks of this process wait in vain: see `_queue_to_join`.
 
 Each permit is a lock with a fair queue of its own, so nothing new has to be proven about a
 permit that is held or handed over. What the masters have in common with a single queue is that
@@ -33,8 +33,9 @@ from redlock_aio._protocol.replies import Taken
 from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.blockers import Blockers
+from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, Answer, majority
-from redlock_aio.errors import refusal
+from redlock_aio.errors import LockNotAcquiredError, refusal
 
 TAKEN = NoReply(Answer.HELD, "all permits are held, or waited for")
 OTHER = NoReply(Answer.HELD, "it has granted another permit")
@@ -239,10 +240,11 @@ def _queue_to_join(queues: FairQueue, permits: Permits) -> Permit | None:
     granted nothing: it would cost a round trip and a script on each master, only to learn for
     which permit to wait. Of a few permits, the task waits for the one for which the fewest tasks of
     this process do. If that is not the best one, the masters move a waiter, as they do anyhow.
+    Fewer tasks than permits that are drawn say too little of where others wait.
     """
     of = queues.local_queues.of
-    waiting = of(permits).guests
-    if not waiting or not any(map(_is_in_vain, itertools.islice(waiting, MOST_EXAMINED))):
+    waiting = of(permits).guests or ()
+    if len(waiting) < DRAWN or not any(map(_is_in_vain, itertools.islice(waiting, MOST_EXAMINED))):
         return None
     number, step = _order(permits.number)
     numbers = [(number + i * step) % permits.number for i in range(DRAWN)]
@@ -251,6 +253,13 @@ def _queue_to_join(queues: FairQueue, permits: Permits) -> Permit | None:
 
 def _is_in_vain(party: object) -> bool:
     return isinstance(party, fair_waiter.FairWaiter) and party.waits_in_vain
+
+
+def _is_queue_full(error: LockNotAcquiredError) -> bool:
+    """Return whether so many queues were full that no majority was left for this waiter."""
+    votes = error.votes
+    full = sum(vote.detail.startswith(Position.FULL.value) for vote in votes)
+    return full > len(votes) - majority(len(votes))
 
 
 def _may_still_come(vote: object) -> bool:
@@ -289,7 +298,12 @@ async def acquire(
     masters.check_open()
     may_wait = queues.waiters and budget.wait != 0
     if may_wait and (chosen := _queue_to_join(queues, permits)) is not None:
-        return await fair_waiter.acquire(queues, lock, chosen, budget, asking_since)
+        try:
+            return await fair_waiter.acquire(queues, lock, chosen, budget, asking_since)
+        except LockNotAcquiredError as error:
+            # It is full of tasks of other programs. The masters know which queues are shorter.
+            if not _is_queue_full(error):
+                raise
     attempt = AnyPermit(queues, lock, permits)
     try:
         await masters.ask(attempt.round, budget.attempt_limit())
