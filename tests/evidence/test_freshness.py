@@ -217,4 +217,4 @@ def test_the_command_says_what_is_not_explained(tmp_path: Path) -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    assert "results-semaphore.md: results that name no library: 1, explained: 0" in done.stdout
+    assert "results-waking.md: results that name no library: 1, explained: 0" in done.stdout
