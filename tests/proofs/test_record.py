@@ -57,6 +57,7 @@ def test_a_search_runs_no_code_that_is_not_among_its_inputs(module: str) -> None
     inputs = {str(path) for path in Sources().files(module).values()}
     ours = {path for path in ran if path.startswith((str(PACKAGE), str(PROOFS)))}
     assert len(ours) >= 3
+    assert ours & {str(PROOFS / "search.py"), str(PROOFS / "simulation.py")}
     assert ours <= inputs
 
 

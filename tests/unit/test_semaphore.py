@@ -481,6 +481,24 @@ async def test_a_task_whose_queue_is_full_of_others_enters_a_shorter_one(
         await asyncio.gather(*waits)
 
 
+async def test_a_task_that_asks_first_is_not_passed_by_a_later_one_that_enters_at_once(
+    redlock: Redlock, other: Redlock, masters: Masters
+) -> None:
+    """While its first request is underway, the task of another program enters the queue."""
+    (lease,) = await taken(other, 1)
+    waits = await some_waiting(redlock, 1)
+    before = ran(masters[0], scripts.ENQUEUE_PERMIT)
+    first = waiting(other, 1)
+    await asyncio.sleep(LATENCY / 4)
+    second = waiting(redlock, 1)
+    await asyncio.sleep(LATENCY)
+    assert ran(masters[0], scripts.ENQUEUE_PERMIT) == before + 1, "the second one was faster"
+    await asyncio.sleep(0.1)
+    await released(lease)
+    await asyncio.gather(*waits)
+    assert await first < await second
+
+
 @pytest.mark.promise("S9")
 async def test_a_task_asks_for_any_permit_if_only_a_minority_has_told_the_others_to_wait(
     redlock: Redlock, other: Redlock, masters: Masters
