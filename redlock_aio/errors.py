@@ -174,17 +174,16 @@ class QuorumUnavailableError(LockNotAcquiredError):
     be released by force; then *attempts* is 0. `Redlock.check` raises it without *resources*.
     """
 
-    def _code(self) -> ErrorCode:
-        return super()._code() if self.attempts else self._otherwise()
-
     def _otherwise(self) -> ErrorCode:
         return "too-few-masters"
 
     def _text(self) -> str:
         if self.attempts:
             return super()._text()
-        votes = "; ".join(map(str, self.votes))
-        text = f"too few masters answered in {self.elapsed} ms ({votes})"
+        because = _BECAUSE[self.code]
+        if self.code == "too-few-masters":
+            because = f"too few masters answered in {self.elapsed} ms"
+        text = with_votes(because, self.votes)
         return f"{quoted(self.resources)}: {text}" if self.resources else text
 
 

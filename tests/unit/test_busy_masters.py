@@ -541,6 +541,9 @@ async def test_all_learn_that_a_majority_refuses_for_good(
     back = now()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(each) for each in results} == {QuorumUnavailableError}
+    # Also of those whose attempts are 0, as another task has asked.
+    codes = [each.code for each in results if isinstance(each, QuorumUnavailableError)]
+    assert set(codes) == {"masters-refuse"}
     assert now() - back < 3
     fail(masters, "")
 

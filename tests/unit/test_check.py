@@ -127,6 +127,18 @@ async def test_the_error_has_the_vote_of_each_master(masters: list[FakeMaster]) 
         )
 
 
+async def test_a_majority_that_refuses_for_good_is_told_as_that(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    for master in masters[:3]:
+        refuse_ping(master, "NOPERM this user has no permissions")
+    error = await error_of(redlock)
+    assert error.code == "masters-refuse"
+    votes = "; ".join(map(str, error.votes))
+    because = "the masters refuse permanently, so waiting does not help"
+    assert str(error) == f"{because} ({votes}) [masters-refuse]"
+
+
 async def test_without_a_connection_it_fails_at_once(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
