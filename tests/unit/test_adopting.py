@@ -120,6 +120,19 @@ async def test_an_adoption_raises_lower_counters(
         assert all(master.pttl(fence("r")) > 600_000 for master in masters)
 
 
+async def test_the_first_call_of_a_program_may_be_an_adoption(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """It waits until the masters are connected, as an acquisition does."""
+    exported = (await redlock.lock("r").acquire()).export()
+    there = Redlock(masters, restart_guard="off")
+    began = now()
+    await (await there.adopt(exported)).release()
+    took = now() - began
+    await there.aclose()
+    assert took <= 10 * LATENCY  # and not the pause after a round that reached nobody
+
+
 # Leases that are over, keys that are gone
 
 

@@ -217,6 +217,10 @@ def test_a_view_is_one_line(answer: object, line: str) -> None:
             "'r' is held by nobody: the votes are split, 3 wait",
         ),
         (
+            state(reply(THEIRS, 7), reply(THEIRS, 9), FREE),
+            f"'r' is held by {fingerprint(THEIRS)} on 2 of 3 masters, 7 ms left",
+        ),
+        (
             state(reply(MINE, 7, b"5"), reply(MINE, 9, waiters=2), FREE),
             (
                 f"'r' is held by web-1:42 ({fingerprint(MINE)}) on 2 of 3 masters, 7 ms left,"
