@@ -33,22 +33,26 @@ class Clocks:
         ahead: The assumed offset in seconds until a master has replied.
     """
 
-    __slots__ = ("_ahead", "_interval", "_known", "_last", "_least", "_most", "due_at", "spread")
+    __slots__ = ("_agreed", "_interval", "_known", "_last", "_least", "_most", "due_at")
 
     def __init__(self, masters: int, ahead: float) -> None:
         self._known = [-math.inf] * masters  # the instants from which the bounds hold
         self._least = [-math.inf] * masters
         self._most = [math.inf] * masters
-        self._ahead = ahead
+        self._agreed: tuple[float, float] | None = ahead, 0.0
+        """What `_agree` returns, until another reply changes it."""
         self._last = 0
         self._interval = FIRST_INTERVAL
         self.due_at: float = -math.inf
         """The instant at which the next TIME round is due; the first one is due at once."""
-        self.spread: float = 0.0
-        """The seconds by which the fastest clock is ahead of the median."""
 
     def __repr__(self) -> str:
-        return f"<Clocks {self._ahead:+.6f} s>"
+        return f"<Clocks {self._agree()[0]:+.6f} s>"
+
+    @property
+    def spread(self) -> float:
+        """The seconds by which the fastest clock is ahead of the median."""
+        return self._agree()[1]
 
     def learn(self, master: int, time: int, sent: float, now: float) -> None:
         """Narrow the bounds of *master*, whose clock showed *time* between *sent* and *now*."""
@@ -59,11 +63,18 @@ class Clocks:
         if at_least > at_most:  # the clock of the master was set
             at_least, at_most = least, most
         self._known[master], self._least[master], self._most[master] = now, at_least, at_most
-        offsets = [
-            ahead for ahead in map(self.offset, range(len(self._known))) if ahead is not None
-        ]
-        self._ahead = median(offsets)
-        self.spread = max(offsets) - self._ahead
+        self._agreed = None
+
+    def _agree(self) -> tuple[float, float]:
+        """Return by how many seconds the median clock is ahead, and the fastest one of that."""
+        # When it is asked for: all masters answer a request, and one place is made for it.
+        if self._agreed is None:
+            offsets = [
+                ahead for ahead in map(self.offset, range(len(self._known))) if ahead is not None
+            ]
+            ahead = median(offsets)
+            self._agreed = ahead, max(offsets) - ahead
+        return self._agreed
 
     def ask_later(self, now: float) -> None:
         self.due_at = now + self._interval
@@ -86,7 +97,7 @@ class Clocks:
         It is the median of their clocks, so all programs share it, independent of their
         own clocks.
         """
-        time = int((now + self._ahead) * 1_000_000)
+        time = int((now + self._agree()[0]) * 1_000_000)
         last = self._last
         # The last time was far ahead, because a master's clock was wrong then.
         if time <= last < time + LONGEST_LEAD:
