@@ -1,7 +1,8 @@
 """
 Shows what the fault matrix would see: defects are put into the library, and cells are run.
 
-    python -m benchmarks.evidence.power [--minutes N] [--defects ...] [--output FOLDER | --publish]
+    python -m benchmarks.evidence.power [--minutes N] [--defects ...] [--rows ...]
+                                        [--output FOLDER | --publish]
     python -m benchmarks.evidence.power --list
 
 A matrix in which nothing breaks says little, unless it sees a library that is broken. So a copy of
@@ -235,10 +236,12 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
 # ------------------------------------------------------------------------ the plan
 
 
-def cells(every: Sequence[Defect]) -> dict[tuple[str, str], Cell]:
-    """Return the cells that can be run here, by row and column."""
+def cells(every: Sequence[Defect], rows: Sequence[str] = ()) -> dict[tuple[str, str], Cell]:
+    """Return the cells of *rows*, or of all, that can be run here, by row and column."""
     columns = dict.fromkeys(defect.column for defect in every)
     words = ["--controls", "--seed", "0", "--columns", *columns]
+    if rows:
+        words += ["--rows", *rows]
     return {
         (cell.row.name, cell.contestant.name): cell
         for _, cell, why_not in matrix.plan(matrix.parse(words))
@@ -382,6 +385,7 @@ def masked_table() -> str:
 
 
 ORDER = [row.name for row in ROWS]
+ASSUMPTIONS = {row.name: row.assumption for row in ROWS}
 
 
 def text(tries: Sequence[Try]) -> str:
@@ -413,7 +417,12 @@ def row_table(every: Sequence[Defect], verdicts: dict[tuple[str, str], str]) -> 
         mine = [each.id for each in every if each.row == row and each.id in tried]
         missed = [name for name in mine if name not in seen]
         says = [f"it should have seen {', '.join(missed)}"] if missed else []
-        says = [*([] if seen else ["**sees nothing so far**"]), *says]
+        if not seen:
+            says.insert(0, "**sees nothing so far**")
+            if ASSUMPTIONS[row]:
+                says.insert(
+                    1, f"two may hold a lock here, as it is assumed that {ASSUMPTIONS[row]}"
+                )
         rows.append([
             f"**{row}**", str(len(tried)), str(len(seen)), str(len(alone)), "; ".join(says),
         ])  # fmt: skip
@@ -440,7 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tries = valid(known, (Try(**each) for each in read_log(path)))
     page = options.output / "results-power.md"
     chosen = [each for each in known if each.id in options.defects or not options.defects]
-    possible = {} if options.report else cells(chosen)
+    possible = {} if options.report else cells(chosen, options.rows)
     ends = time.monotonic() + 60 * options.minutes
     while possible and time.monotonic() < ends:
         made = perform(*following(chosen, possible, tries))
@@ -463,6 +472,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     known = defects()
     add("--minutes", type=float, default=MINUTES, help="begin no run later (default: %(default)g)")
     add("--defects", nargs="+", choices=[each.id for each in known], default=[], metavar="DEFECT")
+    add("--rows", nargs="+", choices=[row.name for row in ROWS], default=[], metavar="ROW")
     add("--report", action="store_true", help="write the page again, run nothing")
     add("--list", action="store_true", help="print the defects")
     add_output(parser)

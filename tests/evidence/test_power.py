@@ -198,6 +198,12 @@ def test_cells_that_cannot_be_run_here_are_left_out() -> None:
     assert (defect, cell.row.name) == (one, "no fault")
 
 
+def test_only_the_rows_that_are_named_are_tried() -> None:
+    some = power.cells(EVERY[:1], ["flushed", "no fault"])
+    assert {row for row, _ in some} == {"flushed", "no fault"}
+    assert {row for row, _ in power.cells(EVERY[:1])} > {"flushed", "no fault"}
+
+
 def test_runs_are_short_where_the_row_allows_it() -> None:
     own = {row.name: row.seconds for row in ROWS}
     assert seconds("no fault") == power.SECONDS < own["no fault"]
@@ -236,16 +242,27 @@ def test_the_page_says_which_rows_have_seen_which_defect() -> None:
 def test_a_row_that_has_seen_nothing_is_named() -> None:
     page = report(EVERY, [made(EVERY[0], "flushed")])
     assert "| **flushed** | 1 | 0 | 0 | **sees nothing so far** |" in page
+    assert "two may hold a lock here" not in page
+
+
+def test_a_row_in_which_two_may_hold_a_lock_says_so() -> None:
+    (row,) = [each for each in ROWS if each.name == "endpoint moves unseen"]
+    page = report(EVERY, [made(EVERY[0], row.name)])
+    why = (
+        f"**sees nothing so far**; two may hold a lock here, as it is assumed that {row.assumption}"
+    )
+    assert f"| **{row.name}** | 1 | 0 | 0 | {why} |" in page
 
 
 def test_the_log_grows_and_lines_about_another_text_of_a_defect_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(power, "cells", lambda _: possible("no fault"))
+    monkeypatch.setattr(power, "cells", lambda _, rows: possible(*rows))
     monkeypatch.setattr(power, "perform", lambda defect, cell: made(defect, cell.row.name))
     times = iter(range(100))
     monkeypatch.setattr("evidence.power.time.monotonic", lambda: 20.0 * next(times))
-    words = ["--minutes", "1", "--defects", EVERY[0].id, "--output", str(tmp_path)]
+    words = ["--minutes", "1", "--defects", EVERY[0].id, "--rows", "no fault", "--output"]
+    words.append(str(tmp_path))
     assert main(words) == 0
     log = tmp_path / "results-power.jsonl"
     assert len(read_log(log)) == 2
