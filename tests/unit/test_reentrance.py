@@ -387,15 +387,15 @@ async def test_one_try_fails_as_for_others(redlock: Redlock, options: dict[str, 
 async def test_a_part_can_be_shared_and_more_can_not(redlock: Redlock) -> None:
     async with redlock.lock("a", "b"):
         for more in (("b", "c"), ("c", "b", "a")):
-            with pytest.raises(
-                RedlockError, match="holds 'a', 'b'; a lease can't get more resources"
-            ):
-                await redlock.lock(*more, reentrant=True).acquire()
-            assert await redlock.lock(*more, reentrant=True).try_acquire() is None
-            with pytest.raises(
-                RedlockError, match="holds 'a', 'b'; reentrant=True acquires it again"
-            ):
-                await redlock.lock(*more).acquire()
+            for reentrant in (True, False):  # with it, they would get the same error
+                lock = redlock.lock(*more, reentrant=reentrant)
+                with pytest.raises(
+                    RedlockError, match="holds 'a', 'b'; a lease can't get more resources"
+                ):
+                    await lock.acquire()
+                assert await lock.try_acquire() is None
+                error = await refused(redlock, *more, reentrant=reentrant)
+                assert error.hint.endswith("acquire all at once")
         for part in (("a",), ("b",), ("b", "a")):
             async with redlock.lock(*part, reentrant=True) as lease:
                 assert lease.hold_count == 2
@@ -409,8 +409,11 @@ async def test_an_owner_that_would_wait_for_itself_gets_an_error(redlock: Redloc
     only = "this task itself holds 'r'; only the owner that acquired it can acquire it again"
     for first in (OWNER, {}):
         async with redlock.lock("r", **first):
-            with pytest.raises(RedlockError, match=only):
-                await redlock.lock("r", reentrant=True, owner="y").acquire()
+            for reentrant in (True, False):  # with it, they would get the same error
+                with pytest.raises(RedlockError, match=only):
+                    await redlock.lock("r", reentrant=reentrant, owner="y").acquire()
+                error = await refused(redlock, reentrant=reentrant, owner="y")
+                assert error.hint == only
     async with redlock.lock("a", **OWNER):
         more = asyncio.create_task(redlock.lock("a", "b", **OWNER).acquire())
         with pytest.raises(

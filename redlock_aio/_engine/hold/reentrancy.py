@@ -63,7 +63,7 @@ def find_shared(
         if (here or same) and _is_upgrade(hold, lock):
             raise RedlockError(
                 f"{quoted(lock.resources)} can't be acquired:"
-                f" {_whose(here)} reads {quoted(hold.resources)}; {_how(hold, lock)}",
+                f" {_whose(here)} reads {quoted(hold.resources)}; {_how(hold, lock, same=same)}",
                 "read-to-write",
             )
         if same and lock.options.reentrant and _has_all(hold, lock):
@@ -75,7 +75,7 @@ def find_shared(
                 )
             return hold
         if (here or same) and for_ever and _never_ends(hold):
-            raise _would_wait_for_itself(hold, lock, _whose(here))
+            raise _would_wait_for_itself(hold, lock, _whose(here), _how(hold, lock, same=same))
     return None
 
 
@@ -204,29 +204,38 @@ def add_hint(masters: MasterSet, queues: LocalQueues, lock: LockSpec, error: Bas
         error.hint = f"{who} holds {len(own)} of them; {MORE}" if own else MORE
     for hold in _holds(queues, lock, now):
         here = hold.is_of(task)
-        if here or _is_owner(hold, lock.owner):
-            error.hint = f"{_whose(here)} holds {quoted(hold.resources)}; {_how(hold, lock)}"
+        same = here if lock.owner is None else _is_owner(hold, lock.owner)
+        if here or same:
+            how = _how(hold, lock, same=same)
+            error.hint = f"{_whose(here)} holds {quoted(hold.resources)}; {how}"
 
 
-def _would_wait_for_itself(hold: HeldLease, lock: LockSpec, who: str) -> RedlockError:
+def _would_wait_for_itself(hold: HeldLease, lock: LockSpec, who: str, how: str) -> RedlockError:
     if hold.claim.key.is_share:
         return RedlockError(
             f"{quoted(lock.resources)} might never be free: {who} reads it, and a writer that"
-            f" waits for that comes first; {_how(hold, lock)}, or set wait=",
+            f" waits for that comes first; {how}, or set wait=",
             "own-read",
         )
     return RedlockError(
         f"{quoted(lock.resources)} would never be free: {who} holds {quoted(hold.resources)};"
-        f" {_how(hold, lock)}, or set wait= if another task will release it",
+        f" {how}, or set wait= if another task will release it",
         "own-lock",
     )
 
 
-def _how(hold: HeldLease, lock: LockSpec) -> str:
+def _how(hold: HeldLease, lock: LockSpec, *, same: bool) -> str:
+    """
+    Return what to do instead of waiting for *hold*.
+
+    Args:
+        same: Whether the owner of *hold* is that of *lock*, or without one this task.
+    """
     if _is_upgrade(hold, lock):
         return "release it first, or acquire the lock of a writer from the beginning"
-    if not lock.options.reentrant:
-        return "reentrant=True acquires it again"
-    if _has_all(hold, lock):
+    # `reentrant=True` comes last: in the other cases it would only lead to the next error.
+    if not _has_all(hold, lock):
+        return "a lease can't get more resources; acquire all at once"
+    if not same:
         return "only the owner that acquired it can acquire it again"
-    return "a lease can't get more resources; acquire all at once"
+    return "reentrant=True acquires it again"
