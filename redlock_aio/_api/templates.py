@@ -7,7 +7,7 @@ as possible.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Self
 
@@ -53,7 +53,7 @@ class Template:
             raise self._broken(error) from None
 
     def filled(self, arguments: Mapping[str, object]) -> str:
-        """Fill the fields; raise a `TypeError` if one would be an address in memory."""
+        """Fill the fields; raise a `TypeError` if one would have an address in memory."""
         name = self._text.format_map(arguments)
         if "0x" in name:
             self._refuse_addresses(arguments)
@@ -66,12 +66,32 @@ class Template:
             if field is None:
                 continue
             value, _ = Formatter().get_field(field, (), arguments)
-            if f"{id(value):x}" in str(value).lower():
-                raise TypeError(
-                    f"field {field!r} would be the address in memory of {described(value)}, and"
-                    " each object would lock another name; name what identifies it, such as"
-                    f" '{field}.id'"
-                )
+            text = str(value).lower()
+            for part, each in _parts(field, value):
+                if f"{id(each):x}" in text:
+                    raise TypeError(
+                        f"field {field!r} would be the address in memory of {described(each)}, and"
+                        " each object would lock another name; name what identifies it, such as"
+                        f" '{part}.id'"
+                    )
+
+
+def _parts(field: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield *value* and all that is in it, if it is a container, each with the field for it."""
+    left, seen = [(field, value)], set[int]()
+    while left:
+        part, each = left.pop()
+        if id(each) in seen:
+            continue  # a container may be in itself
+        seen.add(id(each))
+        yield part, each
+        if isinstance(each, dict):
+            left += [(part, key) for key in each]
+            left += [(f"{part}[{key}]", its) for key, its in each.items()]
+        elif isinstance(each, list | tuple):
+            left += [(f"{part}[{number}]", its) for number, its in enumerate(each)]
+        elif isinstance(each, set | frozenset):
+            left += [(part, its) for its in each]
 
 
 def _roots(text: str) -> list[str]:

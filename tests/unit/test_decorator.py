@@ -511,13 +511,31 @@ async def test_an_address_in_memory_is_no_name(field: str) -> None:
     assert is_unused(redlock)
 
 
+@pytest.mark.parametrize("field", ["args", "kwargs", "kwargs[orders]", "kwargs[by_number]"])
+async def test_an_address_within_a_container_is_no_name(field: str) -> None:
+    redlock = unused()
+
+    @redlock.locked("order:{" + field + "}")
+    async def ship(*args: object, **kwargs: object) -> None:
+        pytest.fail("it was called")
+
+    orders: list[Any] = [{1, 2}, {Order(7)}]
+    orders.append(orders)  # a container may be in itself
+    with pytest.raises(TypeError, match=r"in memory of a \S*test_decorator\.Order, .*\.id'"):
+        await ship((1, Order(7)), orders=orders, by_number={7: Order(7)})
+    with pytest.raises(TypeError, match=r"such as 'args\[0\]\[1\]\.id'"):
+        await redlock.locked("{args}")(ship)((1, Order(7)))
+    assert is_unused(redlock)
+
+
 async def test_a_text_of_the_arguments_may_look_like_an_address(redlock: Redlock) -> None:
-    @redlock.locked("block:{address}:{number:#x}:{order.number}")
-    async def read(address: str, number: int, order: Order) -> Order:
+    @redlock.locked("block:{address}:{number:#x}:{order.number}:{texts}")
+    async def read(address: str, number: int, order: Order, texts: list[str]) -> Order:
         return order
 
     order = Order(7)
-    assert await read(f"<Order object at {id(order):#x}>", 0xBEEF, order) is order
+    text = f"<Order object at {id(order):#x}>"
+    assert await read(text, 0xBEEF, order, [text]) is order
 
 
 async def test_a_filled_template_must_be_a_valid_name() -> None:
