@@ -31,7 +31,7 @@ from redlock_aio._engine.options import LockOptions, LockSpec, OnLost
 from redlock_aio._engine.session import Opener, RestartGuard, Settings
 from redlock_aio._protocol import lease_export
 from redlock_aio._protocol.lock_state import FoundLocks, LockState
-from redlock_aio._protocol.primitives import Resources
+from redlock_aio._protocol.primitives import RESERVED, Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
@@ -144,6 +144,11 @@ class Redlock(OnlyForAsyncio):
         diallers = tuple(addresses(masters))
         tagged = isinstance(diallers[0], ClusterMaster)
         self._resources = Resources(key_prefix, tagged=tagged)
+        if self._resources.prefix.startswith(RESERVED):  # each name would be refused
+            raise ValueError(
+                f"key_prefix must not start with {RESERVED.decode()!r}: such keys belong to this"
+                " library"
+            )
         settings = Settings(
             diallers,
             drift_factor=timing.drift_factor(drift_factor),

@@ -122,6 +122,7 @@ async def test_a_master_is_named_by_its_address(master: str | Redis, name: str) 
         ({"retry": 5}, TypeError),
         ({"key_prefix": b"x"}, TypeError),
         ({"key_prefix": "x\n"}, ValueError),
+        ({"key_prefix": "redlock_aio:"}, ValueError),
     ],
 )
 def test_bad_options_are_refused_by_name(options: dict[str, Any], kind: type[Exception]) -> None:
