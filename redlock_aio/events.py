@@ -9,7 +9,7 @@ listener is logged and changes nothing.
 
 An acquisition emits one `Acquired`, `Missed` or `Cancelled`, and before that at most one
 `Waiting`; nothing more if it ends with another error, because the manager is closed or its own
-holder would wait for itself.
+holder would wait for itself, or if it shares the lease of its own holder, by *reentrant*.
 A lease emits one `Acquired`, an `Extended` for each successful extension, and at
 the end one `Released` or one `Lost`. If its event loop was closed, that is a `Lost` when
 the manager is used in another one.

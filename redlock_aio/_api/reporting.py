@@ -44,10 +44,8 @@ async def reported(
         raise
     finally:
         emitter.end_acquiring(task)
-    # A share of a lease that was held already is no acquisition. The count is 0 if the lease is
-    # over by now: its end is emitted, and so must be its beginning. It is 1 also for a share of a
-    # lease whose earlier ones were dropped without a release: that lease is older than this call.
-    if lease is not None and lease.hold_count <= 1 and lease._hold.held_since >= began:  # noqa: SLF001
+    # Else it shares a lease whose beginning is emitted, which is no acquisition.
+    if lease is not None and not lease._hold.announced:  # noqa: SLF001
         await announce(emitter, lease, clock() - began, lease if entered is None else entered)
     return lease
 
@@ -61,6 +59,7 @@ async def announce(
     Args:
         leaving: Releases the lease if the listener ends the program.
     """
+    lease._hold.announced = True  # noqa: SLF001
     fence = getattr(lease, "fencing_token", None)
     who, mode, permit = lease.fingerprint, lease.mode, lease.permit
     try:

@@ -540,6 +540,29 @@ async def test_a_lease_that_was_dropped_and_is_shared_again_has_one_beginning(
     diary.check()
 
 
+async def test_a_share_has_no_beginning_of_its_own_though_the_first_was_dropped(
+    redlock: Redlock, diary: Diary
+) -> None:
+    """Two tasks of one owner wait. The first one acquires the lock, and drops it at once."""
+    lock = redlock.lock("r", owner="x", reentrant=True)
+
+    async def drop() -> None:
+        await lock.acquire()
+
+    async def share() -> None:
+        async with lock:
+            await asyncio.sleep(0.01)
+
+    with pytest.warns(ResourceWarning, match="never released"):
+        async with redlock.lock("r"):
+            tasks = [asyncio.create_task(drop()), asyncio.create_task(share())]
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks)
+    diary.check()
+    assert len(diary.of(Acquired)) == len(diary.of(Released)) == 2
+    assert len(diary.of(Waiting)) == 2  # which is all that the share emits
+
+
 async def test_a_reader_that_waits_for_a_writer_of_its_own_process_is_shared(
     redlock: Redlock, diary: Diary
 ) -> None:

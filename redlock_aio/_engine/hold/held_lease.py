@@ -50,9 +50,10 @@ class LossEvent(EventIsNoBool, asyncio.Event):
 
 class HeldLease(LeaseState):
     __slots__ = (
-        "_fingerprint", "_lost", "check_at", "checked_at", "claim", "count", "extension",
-        "guards", "held_for", "held_since", "keep_until", "kept", "on_recheck", "others", "owner",
-        "page", "pending_ttl", "queue", "released", "requested_ttl", "resources", "task",
+        "_fingerprint", "_lost", "announced", "check_at", "checked_at", "claim", "count",
+        "extension", "guards", "held_for", "held_since", "keep_until", "kept", "on_recheck",
+        "others", "owner", "page", "pending_ttl", "queue", "released", "requested_ttl",
+        "resources", "task",
     )  # fmt: skip
 
     page: "dict[HeldLease, None]"
@@ -93,6 +94,8 @@ class HeldLease(LeaseState):
         self.held_since: float = now
         self.held_for: float | None = None
         """The seconds for which the lease was held; set between its release and the event."""
+        self.announced: bool = False
+        """Whether its `Acquired` was emitted."""
         self.queue: LocalQueue = queue
         self.extension: Round | None = None  # the last one, until one succeeds
         self.kept: int = 0
