@@ -11,7 +11,7 @@ decided. The speed of Redlock follows from two facts:
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -231,3 +231,10 @@ def is_contended(votes: Iterable[Vote]) -> bool:
     votes = tuple(votes)
     on_reply = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in votes)
     return on_reply >= majority(len(votes))
+
+
+def may_be_contended(votes: Sequence[Vote], missing: Collection[int]) -> bool:
+    """Return whether the answers of the *missing* masters decide whether others held the lock."""
+    heard = [vote for master, vote in enumerate(votes) if master not in missing]
+    answers = sum(vote.answer in (Answer.GRANTED, Answer.HELD) for vote in heard)
+    return answers < majority(len(votes)) <= answers + len(missing)

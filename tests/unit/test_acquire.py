@@ -9,6 +9,7 @@ import pytest
 from redlock_aio import (
     Answer,
     Lease,
+    LockNotAcquiredError,
     LockNotHeldError,
     QuorumUnavailableError,
     Redlock,
@@ -20,7 +21,22 @@ from redlock_aio._protocol.scripts import RELEASE
 from redlock_aio._transport import connection
 from redlock_aio.testing import FakeMaster
 
-from .kit import LATENCY, check_no_keys, delete, hang, keys, loop, now, occupy, refused, values
+from .kit import (
+    KINDS,
+    LATENCY,
+    Kind,
+    check_no_keys,
+    delete,
+    hang,
+    keys,
+    kill,
+    loop,
+    now,
+    occupy,
+    refused,
+    resume,
+    values,
+)
 
 
 async def test_one_round_sets_one_token_on_all_masters(
@@ -132,6 +148,52 @@ async def test_the_error_has_the_votes_of_masters_that_are_a_little_later(
         assert [vote.answer for vote in (await refused(redlock)).votes] == [Answer.HELD] * 5
 
 
+@pytest.mark.parametrize("kind", [*KINDS, {"shared": True}, {"permits": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("latencies", "dead"), [([1, 1, 20], 1), ([1, 1, 1, 5, 20], 1), ([1, 5], 0)], ids=str
+)
+async def test_a_master_that_is_farther_away_is_not_blamed(
+    kind: Kind, latencies: list[int], dead: int
+) -> None:
+    """The others decide the attempt: without them there is no majority that could grant it."""
+    masters = [FakeMaster(f"m{i}", latency=ms / 1000) for i, ms in enumerate(latencies)]
+    async with Redlock(masters) as redlock, Redlock(masters, name="theirs") as other:
+        its = kind if "permits" in kind else {}  # a writer, where readers are refused
+        async with other.lock("r", **its):
+            await asyncio.sleep(1)  # until all masters have it
+            kill(masters[:dead])
+            await asyncio.sleep(0.1)
+            began = now()
+            error = await refused(redlock, **kind)
+            assert type(error) is LockNotAcquiredError, str(error)
+            assert error.holder is not None
+            assert error.holder.name == "theirs"
+            assert now() - began < 0.07
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {"permits": 1}], ids=str)
+@pytest.mark.parametrize("fixed", [None, 5_000])
+async def test_a_master_that_hangs_is_awaited_where_its_answer_decides(
+    kind: Kind, fixed: int | None
+) -> None:
+    """As long as any wait promises it: for the learned timeout, or 50 ms of a fixed one."""
+    masters = [FakeMaster(f"m{i}") for i in range(3)]
+    async with (
+        Redlock(masters, master_timeout=fixed) as redlock,
+        redlock.lock("r", **kind),
+    ):
+        await asyncio.sleep(0.2)
+        kill(masters[:1])
+        hang(masters[2:])
+        await asyncio.sleep(0.01)
+        began = now()
+        error = await asyncio.create_task(refused(redlock, **kind))
+        assert type(error) is QuorumUnavailableError
+        assert error.votes[2].answer is Answer.TIMED_OUT
+        assert 0.049 < now() - began < 0.11
+        resume(masters)
+
+
 async def test_the_error_names_every_master_and_its_vote(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
@@ -143,12 +205,16 @@ async def test_the_error_names_every_master_and_its_vote(
     error = await refused(redlock)
     assert type(error) is QuorumUnavailableError
     assert error.resources == ("r",)
-    assert (error.attempts, error.elapsed) == (1, 2)
+    assert (error.attempts, error.elapsed) == (1, 51)  # m4 would have made a majority
     assert str(error) == (
-        "'r' not acquired in 1 round, 2 ms: too few masters answered (m0: held by another;"
+        "'r' not acquired in 1 round, 51 ms: too few masters answered (m0: held by another;"
         " m1: granted; m2: unreachable, connection refused; m3: error, OOM command not allowed;"
-        " m4: timed out, not answered when the round was decided) [too-few-masters]"
+        " m4: timed out) [too-few-masters]"
     )
+    masters[1].error = masters[3].error
+    error = await refused(redlock)
+    assert error.elapsed == 2, "no answer of m4 would help"
+    assert str(error.votes[4]) == "m4: timed out, not answered when the round was decided"
 
 
 @pytest.mark.promise("S1")

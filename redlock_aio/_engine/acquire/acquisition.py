@@ -32,7 +32,7 @@ from redlock_aio._protocol import request
 from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
 from redlock_aio._rules.absence import Absence
 from redlock_aio._rules.blockers import Blockers
-from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final, majority
+from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final
 from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
 from redlock_aio._rules.timing import milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
@@ -453,13 +453,12 @@ class Acquisition:
     async def _refusal(self, known: Watch) -> LockNotAcquiredError:
         masters, failed = self._masters, known.failed
         masters.check_open()  # no wait for masters whose connections have ended
-        contended = is_contended(failed.votes())
-        if contended or not failed.complete:
+        if is_contended(failed.votes()) or not failed.complete:
             # Most masters that have not answered are only a little later, and the error should
-            # name their votes. Only the error's text depends on this wait.
-            needed = majority(len(masters.links)) if contended else 0
-            took = masters.clock() - known.claim.began
-            await known.wait_for_stragglers(max(took, 0.001), needed)
+            # name their votes. Only the error depends on this wait.
+            began = known.claim.began
+            took, until = masters.clock() - began, began + masters.trips.at_least / 1000
+            await known.wait_for_stragglers(max(took, 0.001), until)
         return self._refused(failed.votes(), known.view)
 
     def _emit_waiting(self) -> None:

@@ -55,7 +55,7 @@ from redlock_aio._rules.fair_ticket import (
     Move,
     Ticket,
 )  # fmt: skip
-from redlock_aio._rules.quorum import NOT_YET, Answer, is_final
+from redlock_aio._rules.quorum import NOT_YET, Answer, is_final, may_be_contended
 from redlock_aio.errors import refusal
 
 PROPOSAL_LASTS = 0.01
@@ -616,16 +616,21 @@ class FairWaiter(Round):
         End the wait when all masters have replied, or after a grace.
 
         The outcome is certain, but with the late votes the error is more precise. The grace is as
-        long as the waiter has existed by then, and at least 1 ms.
+        long as the waiter has existed by then, and at least 1 ms. It begins when the late votes do
+        not decide whether others have the lock: masters that are farther away would be blamed.
         """
-        if ASKED not in self.ticket.standings:
+        asked = [i for i, standing in enumerate(self.ticket.standings) if standing is ASKED]
+        if not asked:
             self.wake()
+            return
+        alarm, masters, began = self._begin_to_wait(), self.masters, self._first_claim.began
+        if may_be_contended(self.votes(), asked):
+            alarm.wake_at = min(alarm.wake_at, began + masters.trips.at_least / 1000)
             return
         # Of several calls the first one decides: the grace that is counted from a later call
         # ends later.
-        now = self.masters.clock()
-        alarm = self._begin_to_wait()
-        alarm.wake_at = min(alarm.wake_at, now + max(now - self._first_claim.began, 0.001))
+        now = masters.clock()
+        alarm.wake_at = min(alarm.wake_at, now + max(now - began, 0.001))
 
     # Pushes.
 

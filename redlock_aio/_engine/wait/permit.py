@@ -34,7 +34,7 @@ from redlock_aio._protocol.request import NoReply, QuarantineRule, Request
 from redlock_aio._rules import fencing
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import Position
-from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, Answer, majority
+from redlock_aio._rules.quorum import COMPLETE, NOT_YET, OK, Answer, majority, may_be_contended
 from redlock_aio.errors import LockNotAcquiredError, refusal
 
 TAKEN = NoReply(Answer.HELD, "all permits are held, or waited for")
@@ -148,17 +148,25 @@ class AnyPermit:
 
     async def hear_stragglers(self) -> None:
         """
-        Wait for the masters that have not answered, for as long again as the others took.
+        Wait until all masters have answered, for as long again as it took to know the reason.
 
-        Only the text of an error depends on this wait: masters may name the holders of different
-        permits, and then one more vote is what makes a majority for one of them.
+        Only the error depends on this wait: without the answers of masters that are a little
+        farther away it would blame these, and one more answer may show who holds a permit.
 
         Cancellation:
             Nothing is held up: `give_back` comes before this.
         """
-        masters, round = self._masters, self.round
-        ends = masters.clock() + max(masters.clock() - self.began, 0.001)
-        while not round.complete and (left := ends - masters.clock()) > 0:
+        masters, round, ends = self._masters, self.round, math.inf
+        until = self.began + masters.trips.at_least / 1000
+        while not round.complete:
+            now = masters.clock()
+            if ends == math.inf and (
+                now >= until or not may_be_contended(round.votes(), round.missing)
+            ):
+                ends = now + max(now - self.began, 0.001)
+            if now >= ends:
+                return
+            left = (until if ends == math.inf else ends) - now
             await asyncio.wait([masters.wait_for(round)], timeout=left)
 
     async def win(self, at_most: float | None) -> Claim | None:

@@ -19,7 +19,15 @@ from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
 from redlock_aio._rules import retry
 from redlock_aio._rules.blockers import Blockers
-from redlock_aio._rules.quorum import NOT_YET, OK, TAKING_PART, Answer, is_contended, majority
+from redlock_aio._rules.quorum import (
+    NOT_YET,
+    OK,
+    TAKING_PART,
+    Answer,
+    is_contended,
+    majority,
+    may_be_contended,
+)
 
 
 class WaitBudget:
@@ -170,18 +178,32 @@ class Watch(Round):
             await self._listen(left)
         return self.view.free_from + EXPIRY_SLACK <= self._clock()
 
-    async def wait_for_stragglers(self, seconds: float, needed: int) -> None:
+    async def wait_for_stragglers(self, seconds: float, until: float) -> None:
         """
-        Wait until all masters have answered, for at most *seconds* after *needed* have.
+        Wait until all masters have answered, for at most *seconds* after the reason is known.
 
-        The wait ends with the master timeout at the latest.
+        It is known that others hold the lock when a majority has answered, and who when so many
+        have answered this release too. A master that is a little farther away than those that have
+        decided the attempt would be blamed otherwise.
+
+        Args:
+            until: The instant at which the masters have had their time, as *wait* promises it.
         """
-        masters = len(self.replies)
-        while not self.complete and len(self.missing) > masters - needed:
-            await self._listen(math.inf)
-        ends = self._clock() + seconds
-        while not self.complete and (left := ends - self._clock()) > 0:
-            await self._listen(left)
+        ends = math.inf
+        while not self.complete:
+            now = self._clock()
+            if ends == math.inf and (now >= until or self._knows_the_reason):
+                ends = now + seconds
+            if now >= ends:
+                return
+            await self._listen((until if ends == math.inf else ends) - now)
+
+    @property
+    def _knows_the_reason(self) -> bool:
+        votes = self.failed.votes()
+        if is_contended(votes):
+            return len(self.replies) - len(self.missing) >= majority(len(votes))
+        return not may_be_contended(votes, self.failed.missing)
 
     async def _listen(self, seconds: float) -> None:
         self._bell = bell = self.masters.loop.create_future()
