@@ -25,7 +25,6 @@ from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.causes import Loss, LossCause
 from redlock_aio._rules.lease_state import (
     HANDED_OVER,
-    HELD,
     NEVER_STALLED,
     NOTHING_DUE,
     LeaseState,
@@ -252,11 +251,10 @@ class HeldLease(LeaseState):
 
     def abandon(self) -> None:
         """Mark the lease of a closed event loop as lost: no task of it can be notified."""
-        if self.state is HELD:
-            self.lose(Loss(LossCause.LOOP_CLOSED))
-            if self._lost is not None:
-                with contextlib.suppress(RuntimeError):  # its waiters are in that loop
-                    self._lost.set()
+        self.lose(Loss(LossCause.LOOP_CLOSED))
+        if self._lost is not None:
+            with contextlib.suppress(RuntimeError):  # its waiters are in that loop
+                self._lost.set()
 
     def add_share(self, task: Sharer) -> None:
         if self.count:

@@ -714,9 +714,6 @@ class Watchdog:
             hold.abandon()
             if emitter is not None:
                 emitter.emit_soon(hold.end_event(now - hold.held_since))
-        self._agenda.clear()
-        self._failed.clear()
-        self._ending.clear()
 
     def close(self, cause: LossCause = LossCause.CLOSED) -> None:
         """Lose all leases: nothing would extend them any more."""
