@@ -90,15 +90,6 @@ async def test_alone_it_is_one_round_and_leaves_nothing(
     assert not [command for command in masters[0].commands if command[0] == b"SUBSCRIBE"]
 
 
-async def test_votes_that_come_late_are_added(redlock: Redlock, masters: list[FakeMaster]) -> None:
-    await fair_acquired_at(redlock)
-    masters[4].latency = 10 * LATENCY
-    async with redlock.lock("r", fair=True) as lease:
-        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 4 + [Answer.TIMED_OUT]
-        await asyncio.sleep(10 * LATENCY)
-        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 5
-
-
 async def test_an_attempt_without_a_wait_awaits_late_votes_as_long_as_it_has_existed(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

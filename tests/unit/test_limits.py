@@ -9,7 +9,7 @@ from redlock_aio._protocol.scripts import ENQUEUE
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import hang, now, occupy, ran, refused, resume, slow, waiting_fair
+from .kit import hang, now, occupy, ran, resume, slow, waiting_fair
 
 
 async def connect(redlock: Redlock) -> None:
@@ -55,17 +55,6 @@ async def test_a_session_that_was_closed_waits_for_no_master(masters: list[FakeM
     with pytest.raises(RedlockError, match="closed"):
         await session.get_ready(0)
     assert now() == began
-
-
-async def test_the_error_of_a_fair_attempt_has_the_votes_of_masters_that_are_a_bit_slower(
-    redlock: Redlock, masters: list[FakeMaster]
-) -> None:
-    occupy(masters)
-    await refused(redlock, fair=True)
-    slow(masters[:4], 0.010)
-    slow(masters[4:], 0.018)
-    error = await refused(redlock, fair=True)
-    assert [vote.answer.name for vote in error.votes] == ["HELD"] * 5
 
 
 async def test_a_fair_waiter_asks_once_when_the_key_of_another_client_expires(
