@@ -30,6 +30,7 @@ from redlock_aio._rules.retry import LONGEST_SPREAD
 from redlock_aio.testing import FakeMaster
 
 from . import kit
+from .diary import Diary
 from .kit import (
     LATENCY,
     NEVER,
@@ -218,8 +219,14 @@ async def test_a_key_that_is_no_string_leaves_no_debts(
     assert redlock.statistics().debts == 0
 
 
-async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redlock) -> None:
-    async with other.lock("r"):
+@pytest.mark.parametrize("listened", [False, True])
+async def test_failed_attempts_are_freed_at_once(
+    masters: list[FakeMaster], other: Redlock, diary: Diary, listened: bool
+) -> None:
+    """Also with a listener, which gets the error of each."""
+    listener = diary if listened else None
+    redlock = Redlock(masters, restart_guard="off", listener=listener)
+    async with redlock, other.lock("r"):
         gc.collect()
         before = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
         gc.disable()
@@ -228,6 +235,8 @@ async def test_failed_attempts_are_freed_at_once(redlock: Redlock, other: Redloc
                 assert await redlock.lock("r").try_acquire() is None
                 with suppress(LockNotAcquiredError):
                     await redlock.lock("r", wait=30).acquire()
+            assert len(diary.events) >= (20 if listened else 0)
+            diary.events.clear()  # each `Missed` has an error
             await asyncio.sleep(1)
             alive = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
             assert len(alive) - len(before) < 3, "but the last one, which an error keeps"
@@ -442,7 +451,7 @@ async def test_closing_ends_all_waits(masters: list[FakeMaster], own: bool) -> N
     assert [type(error) for error in errors] == [RedlockError] * 10
     assert "closed" in str(errors[0])
     assert now() - closed < 0.01
-    assert lease is None or not lease.valid
+    assert lease is None or (lease.lost.is_set() and not lease.valid)
 
 
 async def test_idle_local_queues_are_dropped(redlock: Redlock) -> None:
