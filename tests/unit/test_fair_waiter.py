@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, Redlock, RedlockError
+from redlock_aio import Answer, Redlock
 from redlock_aio._engine.wait import fair_waiter
 from redlock_aio._protocol import commands, replies, scripts
 from redlock_aio._rules.fair_ticket import HEARTBEAT, LIVES
@@ -683,28 +683,6 @@ async def test_a_single_attempt_ends_though_all_grants_come_too_late() -> None:
         asked = len(masters[0].commands)
         await refused(redlock, fair=True, ttl=60, wait=1_000)
         assert len(masters[0].commands) - asked < 75
-
-
-@pytest.mark.promise("S2")
-@pytest.mark.parametrize("fencing", [False, True])
-async def test_no_lock_is_acquired_from_a_manager_that_is_closed_meanwhile(
-    masters: list[FakeMaster], *, fencing: bool
-) -> None:
-    """Its holder would never be notified of a loss; the replies may come at any moment."""
-    for turns in range(1, 25):
-        async with Redlock(masters, restart_guard="off", fencing=fencing) as redlock:
-            await fair_acquired_at(redlock)
-            waiter = asyncio.create_task(redlock.lock("r", fair=True).acquire())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.0001 * turns)
-        try:
-            lease = await waiter
-        except RedlockError as error:
-            assert "closed" in str(error)  # noqa: PT017 - there may be none
-        else:
-            assert not lease.valid
-        assert values(masters) == [None] * 5
 
 
 # Names and texts on the wire

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -11,12 +10,9 @@ from redlock_aio import Answer, Lease, Lock, Redlock, RedlockError, Semaphore
 from redlock_aio._protocol.primitives import Mutex, Permits
 from redlock_aio.testing import FakeMaster
 
-from .cancelling import interposed, run_next
 from .kit import (
     Masters,
-    fence,
     hang,
-    in_coroutine,
     kill,
     occupy,
     remaining_keys,
@@ -408,39 +404,3 @@ async def test_nobody_waits_for_what_its_own_first_request_was_granted(
         for _ in range(2):
             async with KINDS[kind](redlock, wait=wait) as lease:
                 assert lease.valid
-
-
-# Closing.
-
-
-@pytest.mark.promise("S2")
-@ALIKE
-async def test_no_lease_is_won_from_a_manager_that_was_closed_meanwhile(
-    masters: list[FakeMaster], kind: str
-) -> None:
-    """Closed at each await, also while the masters agree on a fencing token."""
-    for place in itertools.count(1):
-        for number, master in enumerate(masters):
-            for name in ("q", "r", ONE_PERMIT):
-                master.set(fence(name), f"{(1 << 51) + place * 100 + number:016}")
-        redlock = Redlock(masters, restart_guard="off")
-        await redlock.__aenter__()
-        closing: list[asyncio.Task[None]] = []
-        acquiring = interposed(
-            place,
-            KINDS[kind](redlock).acquire(),
-            lambda redlock=redlock, closing=closing: closing.append(run_next(redlock.aclose())),  # type: ignore[misc]
-        )
-        task = asyncio.create_task(in_coroutine(acquiring))
-        (won,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(won, Lease):
-            assert won.valid is (not closing)
-        else:
-            assert "closed" in str(won)
-        if not closing:
-            await redlock.aclose()
-            break
-        await asyncio.wait(closing)
-    assert place > 1
-    await settle(masters)
-    assert not remaining_keys(masters, counters=False)
