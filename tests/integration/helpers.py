@@ -14,6 +14,9 @@ from redlock_aio import Lease, Redlock, Retry
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import Watch
 from redlock_aio._protocol.primitives import Mutex
+from redlock_aio._protocol.request import pack
+from redlock_aio._protocol.scripts import SCRIPTS
+from redlock_aio.testing import EmbeddedMaster
 from tests.unit import kit
 
 TIMEOUT = 1_500
@@ -82,6 +85,24 @@ def call(master: RealMaster, *command: object) -> Any:
     """Return the reply of one master to *command*, on a connection of its own."""
     with contextlib.closing(master.client()) as client:
         return client.execute_command(*command)
+
+
+class ScriptClient:
+    """A connection to a server, which it has emptied and which has the scripts."""
+
+    def __init__(self, server: EmbeddedMaster) -> None:
+        self.connection = redis.Connection(host="127.0.0.1", port=server.port, protocol=3)
+        self.ask(pack(b"FLUSHALL"))
+        for script in SCRIPTS:
+            self.ask(script.load)
+
+    def ask(self, request: bytes) -> object:
+        """Return the reply to a packed request, an error too."""
+        self.connection.send_packed_command([request])
+        try:
+            return self.connection.read_response()
+        except redis.ResponseError as error:
+            return error
 
 
 def values(masters: Iterable[RealMaster], key: str) -> list[str | None]:

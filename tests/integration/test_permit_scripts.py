@@ -17,6 +17,7 @@ from redlock_aio.testing._fake_commands import EPOCH, encode
 from redlock_aio.testing._fake_pushes import Push, PushReceiver
 from tests.unit.permits import View, Walk, enter, free, leave, permit, take
 
+from .helpers import ScriptClient
 from .servers import process
 
 pytestmark = pytest.mark.integration
@@ -31,15 +32,12 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
         yield master
 
 
-class Real:
+class Real(ScriptClient):
     """An empty server that has the scripts, and what they push."""
 
     def __init__(self, server: EmbeddedMaster) -> None:
+        super().__init__(server)
         where = {"host": "127.0.0.1", "port": server.port}
-        self.connection = redis.Connection(**where, protocol=3)
-        self.ask(pack(b"FLUSHALL"))
-        for script in scripts.SCRIPTS:
-            self.ask(script.load)
         self._pushes = redis.Redis(**where).pubsub(ignore_subscribe_messages=True)  # type: ignore[arg-type]
         self._pushes.subscribe(commands.CHANNEL + CLIENT)
         while not self._pushes.subscribed or self.ask(
@@ -47,13 +45,6 @@ class Real:
         ) not in ([commands.CHANNEL + CLIENT, 1], {commands.CHANNEL + CLIENT: 1}):
             self._pushes.get_message(timeout=0.01)
         self.view = View(self.ask)
-
-    def ask(self, request: bytes) -> object:
-        self.connection.send_packed_command([request])
-        try:
-            return self.connection.read_response()
-        except redis.ResponseError as error:
-            return error
 
     def woken(self, number: int = 0) -> list[bytes]:
         """Return the pushes so far; wait for at least *number*."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from redlock_aio._protocol import commands, scripts
+from redlock_aio._protocol import commands
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.lock_value import SHARED
 from redlock_aio.testing import EmbeddedMaster
@@ -27,6 +27,7 @@ from tests.unit.shares import (
     write,
 )
 
+from .helpers import ScriptClient
 from .servers import process
 
 pytestmark = pytest.mark.integration
@@ -40,22 +41,8 @@ def server(kind: str) -> Iterator[EmbeddedMaster]:
         yield master
 
 
-class Client:
-    """A connection to an empty server that has the scripts."""
-
-    def __init__(self, server: EmbeddedMaster) -> None:
-        self.connection = redis.Connection(host="127.0.0.1", port=server.port, protocol=3)
-        self.ask(pack(b"FLUSHALL"))
-        for script in scripts.SCRIPTS:
-            self.ask(script.load)
-
-    def ask(self, request: bytes) -> object:
-        """Return the reply to a request, an error too."""
-        self.connection.send_packed_command([request])
-        try:
-            return self.connection.read_response()
-        except redis.ResponseError as error:
-            return error
+class Client(ScriptClient):
+    """A client, and what it sees of the lock."""
 
     def pttl(self, key: bytes) -> int:
         left = self.ask(pack(b"PTTL", key))

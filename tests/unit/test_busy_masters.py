@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -118,6 +119,16 @@ async def get_busy(masters: Sequence[FakeMaster], share: float = BUSY) -> None:
     await asyncio.sleep(TTL / 1000)
     for master, received in zip(busy, before, strict=True):
         master.rate = (master.received - received) / (TTL / 1000) / share
+
+
+async def start_for(
+    tasks: asyncio.TaskGroup, use: Callable[[int], Coroutine[Any, Any, None]], seconds: float
+) -> None:
+    """Start *use* with random numbers for some seconds, 100 times a second on average."""
+    ends = now() + seconds
+    while now() < ends:
+        tasks.create_task(use(random.getrandbits(64)))
+        await asyncio.sleep(random.expovariate(100))
 
 
 def received(masters: Masters) -> list[int]:
@@ -321,13 +332,7 @@ async def test_acquisitions_go_on_after_a_moment_in_which_all_masters_stand_stil
                 took.append(now() - began)
 
         async with asyncio.TaskGroup() as tasks:
-
-            async def come(seconds: float) -> None:
-                ends = now() + seconds
-                while now() < ends:
-                    tasks.create_task(use(random.getrandbits(64)))
-                    await asyncio.sleep(random.expovariate(100))
-
+            come = functools.partial(start_for, tasks, use)
             await asyncio.gather(come(TTL / 1000), get_busy(masters, share))
             await come(1)
             for master in masters:
@@ -577,13 +582,7 @@ async def test_masters_that_get_more_than_they_can_do_serve_what_they_can(
                     served += 1
 
         async with asyncio.TaskGroup() as tasks:
-
-            async def come(seconds: float) -> None:
-                ends = now() + seconds
-                while now() < ends:
-                    tasks.create_task(use(random.getrandbits(64)))
-                    await asyncio.sleep(random.expovariate(100))
-
+            come = functools.partial(start_for, tasks, use)
             await asyncio.gather(come(TTL / 1000), get_busy(masters, 2))
             await come(6)
             served = 0

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import hiredis
 import pytest
 
 from redlock_aio._protocol import commands, replies
@@ -13,6 +12,8 @@ from redlock_aio._protocol.scripts import DECLARE
 from redlock_aio._rules.membership import Place, write, write_set
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH
+
+from .kit import execute
 
 pytestmark = pytest.mark.promise("S1")
 
@@ -32,9 +33,7 @@ class Declarations:
         self.send(DECLARE.load)
 
     def send(self, request: bytes) -> object:
-        reader = hiredis.Reader()
-        reader.feed(request)
-        return self.master.execute(reader.gets())
+        return execute(self.master, request)
 
     def declare(self, *texts: SetLine) -> list[Any]:
         """Return how many of the texts were there, and the texts and their times in order."""

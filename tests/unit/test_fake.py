@@ -301,9 +301,8 @@ async def test_a_key_needs_a_positive_ttl(master: FakeMaster, ttl: int) -> None:
 async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     master.execute([b"SCRIPT", b"LOAD", scripts.ENQUEUE.text])
     entry = commands.QueueEntry(member=b"me/1", priority=1, lives=500, most=3, not_after=2**52)
-    reader = hiredis.Reader()
-    reader.feed(commands.enqueue((b"k", *commands.queue_keys(b"k")), b"t", 1000, entry))
-    granted = master.execute(reader.gets())
+    keys = (b"k", *commands.queue_keys(b"k"))
+    granted = execute(master, commands.enqueue(keys, b"t", 1000, entry))
     assert isinstance(granted, list)
     assert granted[:2] == [0, 1000]
     assert master.keys == {"k": "t"}

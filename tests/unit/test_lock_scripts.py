@@ -1,6 +1,5 @@
 """The scripts of locks on one master, in cases that tests of clients do not reach."""
 
-import hiredis
 import pytest
 
 from redlock_aio._protocol import request, scripts
@@ -8,6 +7,8 @@ from redlock_aio._protocol.primitives import FencingCounter, JointMutex, Mutex
 from redlock_aio.testing import FakeMaster
 from redlock_aio.testing._fake_commands import EPOCH
 from redlock_aio.testing._fake_lua import Error
+
+from .kit import execute
 
 OURS, THEIRS = b"our token", b"their token"
 TTL = 10_000
@@ -33,9 +34,7 @@ class Client:
             self.send(script.load)
 
     def send(self, request: bytes) -> object:
-        reader = hiredis.Reader()
-        reader.feed(request)
-        return self.master.execute(reader.gets())
+        return execute(self.master, request)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 
-import hiredis
 import pytest
 
 from redlock_aio import (
@@ -18,7 +17,7 @@ from redlock_aio._rules.fair_ticket import LIVES
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import KIND, KINDS, LATENCY, Kind, acquired_at, delete, now, occupy, slow
+from .kit import KIND, KINDS, LATENCY, Kind, acquired_at, delete, execute, now, occupy, slow
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 
@@ -225,15 +224,8 @@ async def test_a_waiter_that_dies_blocks_others_only_while_it_is_registered(
     keys = (b"a", b"b", *commands.queue_keys(b"a", b"b"))
     for master in masters:
         master.set("b", "theirs", ttl=60_000)
-        reader = hiredis.Reader()
-        payload = commands.enqueue(
-            keys,
-            b"?",
-            10_000,
-            commands.QueueEntry(member=b"its/1", priority=1, lives=LIVES, most=9, not_after=2**53),
-        )
-        reader.feed(payload)
-        answer = master.execute(reader.gets())
+        entry = commands.QueueEntry(b"its/1", 1, LIVES, most=9, not_after=2**53)
+        answer = execute(master, commands.enqueue(keys, b"?", 10_000, entry))
         assert isinstance(answer, list)
         assert answer[0] == 1  # the waiter that dies is next
     died = now()

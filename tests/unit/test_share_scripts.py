@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-import hiredis
 import pytest
 
 from redlock_aio._protocol import commands, lock_state, scripts
@@ -15,6 +14,7 @@ from redlock_aio.testing._fake_commands import EPOCH
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import Push, PushReceiver
 
+from . import kit
 from .shares import (
     DOC,
     LIVES,
@@ -57,9 +57,7 @@ class One(FakeMaster):
         self.woken.append(member)
 
     def send(self, request: bytes) -> object:
-        reader = hiredis.Reader()
-        reader.feed(request)
-        return self.execute(reader.gets())
+        return kit.execute(self, request)
 
     def all(self, *requests: bytes) -> list[object]:
         """Send requests; return the first elements of their replies, `None` for a first grant."""
