@@ -93,51 +93,7 @@ async def refused(redlock: Redlock, **options: Any) -> LockNotAcquiredError:
     return caught.value
 
 
-# Readers of processes that die, or stand still.
-
-
-@pytest.mark.promise("S1")
-async def test_a_killed_reader_frees_its_share_after_its_ttl_though_another_extends(
-    redlock: Redlock, masters: list[RealMaster], tmp_path: Path
-) -> None:
-    """Its own ttl counts, and not that of the reader which extends on the same masters."""
-    async with (
-        # It lives on where this process stands still for half a second.
-        redlock.lock("doc", ttl=1_500, **READS) as alive,
-        reader(Place(masters, tmp_path), ttl=5_000) as killed,
-    ):
-        assert await readers(redlock) == 2
-        killed.send(signal.SIGKILL)
-        await killed.ends()
-        state = await redlock.inspect("doc")
-        watch, left = Stopwatch(), max(each.remaining for each in state.readers)
-        assert left > 1_500  # that of the killed one
-        await until(lambda: _alone(redlock), within=30)
-        assert left - 100 < watch.ms < left + 1000 * AT_ONCE
-        assert alive.valid
-        assert {values([master], "doc")[0] for master in masters} == {SHARED.decode()}
-    await nothing_is_left(masters)
-
-
-async def _alone(redlock: Redlock) -> bool:
-    return await readers(redlock) == 1
-
-
-async def test_a_writer_gets_in_an_eighth_after_the_ttl_of_a_killed_reader(
-    redlock: Redlock, other: Redlock, masters: list[RealMaster], tmp_path: Path
-) -> None:
-    """The last reader that lives had a far longer ttl, with which it extended the lock."""
-    async with reader(Place(masters, tmp_path), ttl=2_000) as killed:
-        async with other.lock("doc", ttl=60_000, **READS) as alive:
-            await alive.extend()
-            killed.send(signal.SIGKILL)
-            await killed.ends()
-            watch = Stopwatch()
-            await alive.extend()
-        async with redlock.lock("doc", wait=PATIENCE, **WRITES):
-            # Measured: 2.25 s. The promise is 2,000 * 9 / 8 ms; the rest is for a busy machine.
-            assert watch.ms < 2_000 * 9 / 8 + 3_000
-    await nothing_is_left(masters)
+# A reader that stands still, and readers that come and go.
 
 
 @pytest.mark.promise("S2")
@@ -155,9 +111,6 @@ async def test_a_reader_that_was_stopped_past_its_ttl_finds_its_lease_lost(
             await writer.extend()
             await until(lambda: values(masters, "doc") == [writer.token] * 5)
     await nothing_is_left(masters)
-
-
-# Many readers.
 
 
 @pytest.mark.promise("S8")
@@ -191,32 +144,6 @@ async def test_a_writer_gets_in_among_readers_that_come_and_go(
         for task in stream:
             task.cancel()
     assert max(waits) < 4_000  # measured: 150 to 170 ms, on two busy cores
-    await nothing_is_left(masters)
-
-
-@pytest.mark.usefixtures("rare_heartbeats")
-async def test_a_hundred_readers_get_in_together_after_a_write(
-    redlock: Redlock, other: Redlock, third: Redlock, masters: list[RealMaster]
-) -> None:
-    """They hold the lock together: each leaves only when all have come."""
-    together, entered = asyncio.Barrier(101), []
-
-    async def read(manager: Redlock) -> None:
-        async with manager.lock("doc", wait=PATIENCE, **READS):
-            entered.append(watch.ms)
-            await together.wait()
-
-    async with asyncio.TaskGroup() as group:
-        async with third.lock("doc", **WRITES):
-            for _ in range(50):
-                for manager in (redlock, other):
-                    group.create_task(read(manager))
-            await until(lambda: min(queued(masters, "doc")) == 100)
-            watch = Stopwatch()
-            assert not entered
-        async with asyncio.timeout(AT_ONCE):
-            await together.wait()
-    assert max(entered) < 4_000  # measured: 27 ms
     await nothing_is_left(masters)
 
 
