@@ -216,7 +216,7 @@ async def test_a_wrong_argument_of_adopt_sends_nothing(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
     """The lease can still be adopted after such a call."""
-    text = (await redlock.lock("r", ttl=10_000).acquire()).export()
+    text = (await redlock.lock("aio:r", ttl=10_000).acquire()).export()
     wrongs: list[tuple[str, dict[str, Any]]] = [
         ("auto_extend must be a bool", {"auto_extend": 1}),
         ("max_hold must be positive", {"max_hold": 0}),
@@ -229,7 +229,7 @@ async def test_a_wrong_argument_of_adopt_sends_nothing(
             await redlock.adopt(text, **options)
     for match, settings in (
         ("ttl must be at most max_ttl, which is 9999 ms", {"max_ttl": 9_999}),
-        ("names a resource that can't be locked here", {"key_prefix": "redlock_aio:"}),
+        ("names a resource that can't be locked here", {"key_prefix": "redlock_"}),
     ):
         async with Redlock(masters, **settings) as other:
             with pytest.raises(ValueError, match=match):
