@@ -244,8 +244,8 @@ class _Settings:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"
 
-    def _make(self) -> Any:
-        connection = self._class(**self._kwargs)
+    def _make(self, **where: object) -> Any:
+        connection = self._class(**{**self._kwargs, **where})
         if self._keeps_tls:
             # redis-py reads the certificates of all authorities for each connection, and the event
             # loop stands still meanwhile, for 30 to 50 ms. A master that is down is dialled twice
@@ -345,7 +345,7 @@ class ClusterAddress(_Settings):
         self.prefers_names: bool = bool(getattr(context, "check_hostname", False))
 
     async def dial_to(self, host: str, port: int) -> tuple[asyncio.Transport, object]:
-        return await self._opened(self._class(**{**self._kwargs, "host": host, "port": port}))
+        return await self._opened(self._make(host=host, port=port))
 
 
 def chosen_name(dialler: AnyDialler | ClusterDialler) -> str:

@@ -21,7 +21,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
-from redlock_aio._transport.address import Address, addresses
+from redlock_aio._transport.address import Address, ClusterAddress, addresses
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
 from redlock_aio.testing._processes import start
@@ -255,24 +255,26 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
             await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0), within=60)
 
 
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     """Those of all authorities take tens of milliseconds, in which the event loop stands still."""
-    made, dialled = list[ssl.SSLContext](), list[Address]()
-    make, dial = ssl.create_default_context, Address.dial
+    made, dialled = list[ssl.SSLContext](), list[object]()
+    make, dial = ssl.create_default_context, Address._opened
 
     def counted() -> ssl.SSLContext:
         made.append(make())
         return made[-1]
 
-    async def dialling(self: Address) -> tuple[asyncio.Transport, object]:
-        dialled.append(self)
-        return await dial(self)
+    async def dialling(self: Any, connection: object) -> tuple[asyncio.Transport, object]:
+        dialled.append(connection)
+        return await dial(self, connection)
 
     monkeypatch.setattr(ssl, "create_default_context", counted)
-    monkeypatch.setattr(Address, "dial", dialling)
-    url = f"rediss://localhost:{free_port()}"
+    for kind in (Address, ClusterAddress):
+        monkeypatch.setattr(kind, "_opened", dialling)
+    url = f"{scheme}://localhost:{free_port()}"
     async with Redlock([url], restart_guard="off") as redlock:
         with pytest.raises(QuorumUnavailableError):
             await redlock.lock("r", wait=0).acquire()
