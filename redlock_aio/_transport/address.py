@@ -16,8 +16,9 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from redis.asyncio import Redis, RedisCluster
@@ -229,6 +230,8 @@ class _Settings:
         self._was_connected = False
         # A class of the user's own may have other certificates for each connection.
         self._keeps_tls = pool.connection_class in (SSLConnection, SentinelManagedSSLConnection)
+        self._hung: dict[str, str] = {}
+        """By name the address that has used up an attempt to connect."""
         self._tls: object = None
         self._tls_files: object = None
         self.secrets = tuple(
@@ -246,6 +249,7 @@ class _Settings:
 
     def _make(self, **where: object) -> Any:
         connection = self._class(**{**self._kwargs, **where})
+        connection.hung = self._hung
         if self._keeps_tls:
             # redis-py reads the certificates of all authorities for each connection, and the event
             # loop stands still meanwhile, for 30 to 50 ms. A master that is down is dialled twice
@@ -263,6 +267,8 @@ class _Settings:
             await connection.connect()
             transport, keep = connection.hand_over()
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and connection.address is not None:
+                self._hung[connection.host] = connection.address
             await connection.drop()
             if not self._was_connected and (hint := self._hint(error)):
                 error.add_note(hint)  # `why_not_connected` adds it to the text
@@ -393,12 +399,19 @@ def _looked_up(connection: Any) -> tuple[str, int] | None:
     return (host, int(connection.port)) if isinstance(host, str) and not is_numeric(host) else None
 
 
+def _from_behind(address: str | None, addresses: Sequence[str]) -> Sequence[str]:
+    """Return *addresses*, beginning with the one behind *address* if they have that."""
+    at = addresses.index(address) + 1 if address in addresses else 0
+    return [*addresses[at:], *addresses[:at]]
+
+
 def _looking_up(kind: type[AbstractConnection]) -> Any:
     """Return a subclass of *kind* that uses `resolver`; TLS still checks the host name."""
 
     class LookingUp(kind):  # type: ignore[valid-type, misc]
         addresses: Sequence[str] = ()
-        _address: str | None = None
+        hung: Mapping[str, str] = MappingProxyType({})
+        address: str | None = None
 
         async def _connect(self) -> None:
             name = _looked_up(self)
@@ -406,8 +419,11 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
                 await super()._connect()
                 return
             failed: OSError | None = None
-            for address in self.addresses or await look_up(*name):
-                self._address = address
+            found = self.addresses or await look_up(*name)
+            # An address that swallows packets, such as that of a dead host, or all of a broken
+            # IPv6, uses up the attempt. So the next attempt begins with the one behind it.
+            for address in _from_behind(self.hung.get(name[0]), found):
+                self.address = address
                 try:
                     await super()._connect()
                 except OSError as error:
@@ -419,10 +435,10 @@ def _looking_up(kind: type[AbstractConnection]) -> Any:
         def _connection_arguments(self) -> Any:
             """Replace the host by its address; TLS still sends and checks the host name."""
             arguments = dict(super()._connection_arguments())
-            if self._address is not None:
+            if self.address is not None:
                 if arguments.get("ssl") is not None:
                     arguments.setdefault("server_hostname", arguments["host"])
-                arguments["host"] = self._address
+                arguments["host"] = self.address
             return arguments
 
     return LookingUp

@@ -1,6 +1,7 @@
 """A name server that hangs costs the masters that have a name, and nothing else."""
 
 import asyncio
+import contextlib
 import importlib.util
 import socket
 import sys
@@ -139,18 +140,37 @@ async def test_each_address_of_a_name_is_tried(
     await asyncio.sleep(0)
 
 
+async def test_an_address_that_swallows_packets_costs_one_attempt(
+    monkeypatch: pytest.MonkeyPatch, masters: list[RealMaster]
+) -> None:
+    """Otherwise each attempt would wait for that address, and none reach the other one."""
+    stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    hosts = "127.77.77.77", "127.77.77.78", "127.0.0.1"
+    found = [(*stream, (host, 0)) for host in hosts]
+    port = int(masters[0].url.rpartition(":")[2])
+    with contextlib.ExitStack() as stack:
+        for host in hosts[:2]:
+            silent = stack.enter_context(socket.socket())
+            silent.bind((host, port))
+            silent.listen()  # the system accepts connections, and nothing answers
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        redlock = Redlock(named(masters)[0], restart_guard="off")
+        async with redlock, redlock.lock("r", wait=20_000):
+            pass
+
+
 def test_tls_asks_for_the_name() -> None:
     dialler = address("rediss://master.test:6380", name="master")
     assert isinstance(dialler, Address)
     connection = dialler._make()
     assert connection._connection_arguments()["host"] == "master.test"
-    connection._address = "10.0.0.7"
+    connection.address = "10.0.0.7"
     arguments = connection._connection_arguments()
     assert (arguments["host"], arguments["server_hostname"]) == ("10.0.0.7", "master.test")
     plain = address("redis://master.test", name="master")
     assert isinstance(plain, Address)
     connection = plain._make()
-    connection._address = "10.0.0.7"
+    connection.address = "10.0.0.7"
     assert connection._connection_arguments() == {"host": "10.0.0.7", "port": 6379}
 
 

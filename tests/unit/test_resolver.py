@@ -84,7 +84,7 @@ async def test_addresses_that_were_found_are_tried_without_a_look_up(asked: list
         host, port = "m.test", 1
 
         async def _connect(self) -> None:
-            tried.append(self._address)  # type: ignore[attr-defined]
+            tried.append(self.address)  # type: ignore[attr-defined]
 
     connection = address._looking_up(Connecting)()  # type: ignore[arg-type]
     connection.addresses = ["10.0.0.9"]
@@ -98,7 +98,7 @@ async def test_if_no_address_can_be_reached_the_error_of_the_first_one_is_raised
         host, port = "m.test", 1
 
         async def _connect(self) -> None:
-            raise ConnectionRefusedError(f"{self._address} refused")  # type: ignore[attr-defined]
+            raise ConnectionRefusedError(f"{self.address} refused")  # type: ignore[attr-defined]
 
     with pytest.raises(ConnectionRefusedError, match=r"10\.0\.0\.1 refused"):
         await address._looking_up(Refused)()._connect()  # type: ignore[arg-type]
