@@ -249,10 +249,15 @@ def fitting(grace: int | None, ttl: int) -> int:
 
 def check_command(word: str) -> None:
     """Raise `Failure` if there is no such command, before anybody waits for a lock."""
-    if shutil.which(word) is None:
-        if os.sep in word and Path(word).exists():
-            raise Failure(Exit.CANNOT_RUN, f"{word!r} can't be executed")
-        raise Failure(Exit.NOT_FOUND, f"there is no command {word!r}")
+    if shutil.which(word) is not None:
+        return
+    try:
+        exists = os.sep in word and Path(word).exists()
+    except OSError as error:  # such as a folder that this user may not enter
+        raise Failure(Exit.CANNOT_RUN, f"{word!r} can't be executed: {error.strerror}") from None
+    if exists:
+        raise Failure(Exit.CANNOT_RUN, f"{word!r} can't be executed")
+    raise Failure(Exit.NOT_FOUND, f"there is no command {word!r}")
 
 
 def name_of(word: str) -> str:

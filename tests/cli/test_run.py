@@ -66,6 +66,9 @@ def test_a_command_that_does_not_exist_waits_for_no_lock(
     assert capsys.readouterr().err == "redlock: there is no command 'no-such-command'\n"
     assert app.main(["run", *never, str(file)]) == Exit.CANNOT_RUN
     assert "can't be executed" in capsys.readouterr().err
+    # As it is in a folder that this user may not enter; tests may run as root, who may.
+    assert app.main(["run", *never, "/" + "a" * 300]) == Exit.CANNOT_RUN
+    assert capsys.readouterr().err.endswith("can't be executed: File name too long\n")
     assert app.main(["run", "--json", *never, "no-such-command"]) == Exit.NOT_FOUND
     facts = json.loads(capsys.readouterr().err)
     assert (facts["error"], facts["exit_code"]) == ("not_found", 127)
