@@ -145,6 +145,34 @@ async def test_a_name_may_come_from_a_coroutine_function(client: AsyncClient) ->
     assert (await client.put("/accounts/042")).json() is True
 
 
+NAMING = """
+from __future__ import annotations
+from typing import Annotated
+from fastapi import Query
+
+Number = Annotated[int, Query(alias="n")]
+
+def number(of: Number) -> str:
+    return f"number:{of}"
+"""
+
+
+async def test_the_annotations_of_a_name_may_be_texts(redlock: Redlock) -> None:
+    """They are those of the module with the function, not of the library's."""
+    module: dict[str, Any] = {}
+    exec(NAMING, module)
+    app = FastAPI()
+
+    @app.get("/")
+    async def get(
+        lease: Annotated[Lease, for_fastapi.lock_of(redlock, module["number"])],
+    ) -> list[str]:
+        return list(lease.resources)
+
+    async with redlock, AsyncClient(transport=ASGITransport(app), base_url="http://app") as client:
+        assert (await client.get("/", params={"n": 7})).json() == ["number:7"]
+
+
 async def test_tests_can_override_the_dependency(redlock: Redlock) -> None:
     of_invoice = for_fastapi.lock_of(redlock, invoice)
     app = FastAPI()
