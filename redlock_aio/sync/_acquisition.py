@@ -4,13 +4,29 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import redlock_aio
 from redlock_aio import RedlockError
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._portal import PortalOpener
+
+
+class Entered(NamedTuple):
+    """
+    An entered block of a lock.
+
+    Attributes:
+        frame: The one that has called ``__enter__``; that of a ``with`` calls ``__exit__`` too.
+
+        thread: The thread that has entered it.
+    """
+
+    frame: FrameType | None
+    thread: int
+    lease: Lease
 
 
 class ThreadAcquisition:
@@ -30,12 +46,14 @@ class ThreadAcquisition:
 
         on_lost: As for `Redlock.lock`.
 
-        entered: The entered blocks of a lock, for an acquisition that enters one: the lease is
-            added to them, with this thread.
+        entered: The entered blocks of a lock, for an acquisition that enters one: this is added
+            to them.
+
+        frame: As for `Entered`.
     """
 
     __slots__ = (
-        "_acquire", "_entered", "_failed", "_lease", "_on_lost", "_opener", "_portal",
+        "_acquire", "_entered", "_failed", "_frame", "_lease", "_on_lost", "_opener", "_portal",
         "_taken_back", "_task", "_thread",
     )  # fmt: skip
 
@@ -44,13 +62,15 @@ class ThreadAcquisition:
         opener: PortalOpener,
         acquire: Callable[[redlock_aio.Redlock], Coroutine[Any, Any, redlock_aio.Lease | None]],
         on_lost: OnLostCall | None,
-        entered: list[tuple[int, Lease]] | None = None,
+        entered: list[Entered] | None = None,
+        frame: FrameType | None = None,
     ) -> None:
         self._opener = opener
         self._portal = opener.opened()
         self._acquire = acquire
         self._on_lost = on_lost
         self._entered = entered
+        self._frame = frame
         self._thread = threading.get_ident()
         self._task: asyncio.Task[Any] | None = None
         self._lease: Lease | None = None
@@ -92,7 +112,7 @@ class ThreadAcquisition:
                 self._opener, self._portal, lease, self._on_lost, entered=entered is not None
             )
             if entered is not None:
-                entered.append((self._thread, got))
+                entered.append(Entered(self._frame, self._thread, got))
         return self._lease
 
     async def _take_back(self) -> None:
@@ -109,5 +129,5 @@ class ThreadAcquisition:
         if self._lease is not None:
             if self._entered is not None:
                 with contextlib.suppress(ValueError):  # another thread has left the block
-                    self._entered.remove((self._thread, self._lease))
+                    self._entered.remove(Entered(self._frame, self._thread, self._lease))
             await self._lease._release()  # noqa: SLF001 - its public names are the async ones

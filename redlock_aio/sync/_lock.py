@@ -1,15 +1,16 @@
 """A lock that threads can acquire, and the lease that each acquisition returns."""
 
 import copy
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
 from redlock_aio._api.faces import OwnThread
-from redlock_aio.sync._acquisition import ThreadAcquisition
+from redlock_aio.sync._acquisition import Entered, ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._mistakes import OnlyForThreads
@@ -56,8 +57,7 @@ class Lock(OnlyForThreads):
             options.get("metadata") is not None
         ):  # read by each acquisition: the caller may change it
             self._options = {**options, "metadata": copy.deepcopy(dict(options["metadata"]))}
-        # The leases of the entered blocks, with the threads that entered them.
-        self._entered: list[tuple[int, Lease]] = []
+        self._entered: list[Entered] = []
 
     def __repr__(self) -> str:
         return repr(self._checked)
@@ -115,13 +115,16 @@ class Lock(OnlyForThreads):
         acquire = cast("Callable[[], Lease]", self._acquisition().run)
         return acquire()
 
-    def _acquisition(self, entered: list[tuple[int, Lease]] | None = None) -> ThreadAcquisition:
+    def _acquisition(
+        self, entered: list[Entered] | None = None, frame: FrameType | None = None
+    ) -> ThreadAcquisition:
         owner = threading.current_thread()
         return ThreadAcquisition(
             self._opener,
             lambda redlock: self._acquire(self._of(redlock, owner)),
             self._on_lost,
             entered,
+            frame,
         )
 
     def try_acquire(self) -> Lease | None:
@@ -150,7 +153,8 @@ class Lock(OnlyForThreads):
         If the lease is lost while the body runs, the body goes on: see `Lease.ensure_valid`
         and *on_lost*.
         """
-        enter = cast("Callable[[], Lease]", self._acquisition(self._entered).run)
+        acquisition = self._acquisition(self._entered, _caller(inspect.currentframe()))
+        enter = cast("Callable[[], Lease]", acquisition.run)
         return enter()
 
     def __exit__(
@@ -162,25 +166,30 @@ class Lock(OnlyForThreads):
         """
         Release the lease that this thread has entered last; see `Lease.__exit__`.
 
+        A ``with`` in a generator, which another thread may end, releases its own lease.
+
         Raises:
             LockLostError: The lease was lost, and the body has no exception of its own.
         """
-        entered = self._left_by_this_thread()
+        entered = self._left(_caller(inspect.currentframe()))
         self._entered.remove(entered)
-        _, lease = entered
-        lease.__exit__(kind, error, trace)
+        entered.lease.__exit__(kind, error, trace)
 
-    def _left_by_this_thread(self) -> tuple[int, Lease]:
+    def _left(self, frame: FrameType | None) -> Entered:
         """
-        Return the entry of the block that this thread leaves.
+        Return the block that *frame* leaves.
 
-        It is the last one that this thread has entered. A generator that holds the lock may
-        be ended by another thread, as a dependency of FastAPI is: then it is the only one.
+        A ``with`` enters and leaves by one frame, also in a generator that another thread ends,
+        as it ends a dependency of FastAPI. Other callers, such as `contextlib.ExitStack`, leave the
+        last block that this thread has entered, or the only one.
         """
         entered = list(self._entered)
-        for entry in reversed(entered):
-            if entry[0] == threading.get_ident():
-                return entry
+        for block in reversed(entered):
+            if block.frame is frame:
+                return block
+        for block in reversed(entered):
+            if block.thread == threading.get_ident():
+                return block
         if len(entered) != 1:
             raise RedlockError(
                 f"{self!r} is left by a thread that has not entered it: make a lock for each"
@@ -207,3 +216,7 @@ class Lock(OnlyForThreads):
             elif name in {"locked", "is_locked"}:
                 what += ": use 'redlock.is_locked(name)'"
             raise AttributeError(what, name=name, obj=self)
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    return None if frame is None else frame.f_back

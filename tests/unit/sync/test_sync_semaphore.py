@@ -1,7 +1,7 @@
 """Semaphores for threads."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -82,6 +82,30 @@ def test_a_thread_that_holds_all_permits_does_not_wait_for_ever(
             until(lambda: api.inspect().waiters == 1)
             second.release()
             elsewhere.result(SOON).release()
+
+
+def test_a_block_in_a_generator_is_left_by_any_thread(
+    redlock: Redlock, pool: ThreadPoolExecutor
+) -> None:
+    """As FastAPI ends its dependencies. It must not release the permit of another block."""
+    api = redlock.semaphore("api", permits=5)
+
+    def permit() -> Iterator[Lease]:
+        with api as lease:
+            yield lease
+
+    def entered() -> tuple[Iterator[Lease], Lease]:
+        block = permit()
+        return block, next(block)
+
+    first, lease = entered()
+    with api as mine:
+        second, another = pool.submit(entered).result(SOON)
+        next(second, None)
+        assert (lease.valid, mine.valid, another.valid) == (True, True, False)
+        pool.submit(next, first, None).result(SOON)
+        assert (lease.valid, mine.valid) == (False, True)
+    assert redlock.statistics().leases == 0
 
 
 def test_a_lock_with_permits_is_a_semaphore(redlock: Redlock) -> None:
