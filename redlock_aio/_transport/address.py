@@ -225,7 +225,9 @@ class _Settings:
         self._class = _handing_over(_looking_up(pool.connection_class))
         # redis-py would wait for the reply, and give up where CLIENT SETNAME is forbidden.
         self.client_name = str(taken.pop("client_name", None) or "")
-        self._kwargs = {**taken, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
+        # By default, redis-py 8 ends a connection after 5 s, and would cut longer attempts short.
+        none = {"socket_timeout": None, "socket_connect_timeout": None}
+        self._kwargs = {**taken, **none, "protocol": 3, "retry": RedisRetry(NoBackoff(), 0)}
         self._name = _name(pool)
         self._was_connected = False
         # A class of the user's own may have other certificates for each connection.

@@ -134,6 +134,15 @@ async def test_clients_of_redis_py(masters: list[RealMaster], decoding: bool) ->
             await lock_once(redlock)
 
 
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h?socket_timeout=3", "unix:///run/s"])
+def test_an_attempt_to_connect_has_no_timeout_of_redis_py(url: str) -> None:
+    """By default it has some since version 8; one attempt may take longer."""
+    (dialler,) = addresses([url])
+    assert isinstance(dialler, Address)
+    connection = dialler._make()
+    assert (connection.socket_timeout, connection.socket_connect_timeout) == (None, None)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the options of Linux")
 @pytest.mark.parametrize(("wanted", "own"), [(None, None), (None, 60), (False, None)])
 async def test_a_silent_connection_is_kept_alive_unless_the_user_forbids_it(
