@@ -69,7 +69,8 @@ class EmbeddedMaster:
     One real server on this machine, without persistence.
 
     On Linux the system kills it when this process ends, even if that is killed. A folder with its
-    socket then stays in the folder for temporary files.
+    socket then stays in the folder for temporary files. A forked child may use it as a client; only
+    the process that has started it may kill, pause or restart it.
 
     Args:
         binary: The server to run, see `server_binary`.
@@ -101,6 +102,7 @@ class EmbeddedMaster:
         self._options = list(options)
         self._folder = tempfile.mkdtemp(prefix="redlock_aio-")
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_by = 0
         self._paused = False
         self._unix = unix
         self.port: int = 0 if unix else free_port() if port is None else port
@@ -147,7 +149,22 @@ class EmbeddedMaster:
     @property
     def _is_running(self) -> bool:
         """Whether there is a process that has not ended, as it does after SHUTDOWN or a crash."""
-        return self._process is not None and self._process.poll() is None
+        if self._process is None or self._is_anothers:
+            return self._process is not None
+        return self._process.poll() is None
+
+    @property
+    def _is_anothers(self) -> bool:
+        """
+        Whether another process has started the server, of which this one is a forked child.
+
+        The child can't wait for the server, so it does not know whether it still runs.
+        """
+        return self._process is not None and self._started_by != os.getpid()
+
+    def _check_ours(self) -> None:
+        if self._is_anothers:
+            raise RuntimeError(f"{self!r} was started by another process, which alone may do that")
 
     def client(self) -> redis.Redis:
         """Return a plain client, to read and change the server's keys."""
@@ -165,6 +182,7 @@ class EmbeddedMaster:
         self._paused = False
         Path(self._folder).mkdir(mode=0o700, exist_ok=True)  # `stop` has removed it
         Path(self._socket).unlink(missing_ok=True)
+        self._started_by = os.getpid()
         self._process = start(
             self._command(),
             env=self._environment(),
@@ -212,6 +230,7 @@ class EmbeddedMaster:
                 return False
 
     def _signal(self, number: int) -> None:
+        self._check_ours()
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -227,6 +246,7 @@ class EmbeddedMaster:
 
     def kill(self) -> None:
         """Kill the server; its keys are lost."""
+        self._check_ours()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -244,7 +264,13 @@ class EmbeddedMaster:
             client.client_kill_filter(_type="normal", skipme=True)
 
     def stop(self) -> None:
-        """Kill the server and remove its files."""
+        """
+        Kill the server and remove its files.
+
+        In a forked child of the process that has started it, this does nothing.
+        """
+        if self._is_anothers:
+            return
         self.kill()
         self._stopped()
         shutil.rmtree(self._folder, ignore_errors=True)

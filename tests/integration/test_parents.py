@@ -142,6 +142,33 @@ input()
     assert runs(pids[0])
 
 
+def test_a_forked_child_leaves_the_servers_of_its_parent_alone(program: Program) -> None:
+    """It leaves the block in which they were started, as by `sys.exit` or a failed test."""
+    process, pids = program("""
+import sys
+for master in masters: start(master)
+def refused(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return "was started by another process" in str(error)
+if os.fork() == 0:
+    with masters[0]:
+        calls = masters[0].kill, masters[0].restart, masters[0].pause, masters[0].resume
+        done = masters[0].state == "running" and all(map(refused, calls))
+        sys.exit(not done)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+assert masters[0].state == "running"
+masters[0].cut()
+assert masters[0]._answers()  # at the socket in its folder
+print("answers", flush=True)
+input()
+""")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "answers\n"
+    assert all(map(runs, pids))
+
+
 def test_a_server_whose_parent_has_ended_before_it_asks_for_the_signal_does_not_run() -> None:
     """The launcher is started as by a process that is gone: its parent is another one."""
     done = subprocess.run(
