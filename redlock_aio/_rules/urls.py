@@ -47,7 +47,7 @@ _BEFORE = {"host", "path", "port"}
 _OF_MASTER = {"db", "password", "username"}
 _OF_SENTINELS = {"sentinel_password": "password", "sentinel_username": "username"}
 _OF_CLUSTER = {"masters", "tags", "db"}
-_SECOND = re.compile(r"(rediss?|valkeys?|sentinel|unix)://", re.IGNORECASE)
+_SECOND = re.compile(r"(rediss?|valkeys?|sentinel|cluster|unix)://", re.IGNORECASE)
 _BETWEEN = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 _SERVICE = re.compile(r"/([A-Za-z0-9._-]+)(?:/([0-9]{0,9}))?")
 
@@ -243,6 +243,11 @@ def _complaint(url: str) -> str | None:
             f" rediss+sentinel:// URL, or one redis+cluster:// URL alone, not {came}"
         )
     if _SECOND.search(rest):
+        if scheme.endswith(BY_CLUSTER):
+            return (
+                "holds two URLs; a Cluster is named alone, its nodes in one URL, such as"
+                " redis+cluster://a:6379,b:6379"
+            )
         return "holds two URLs; give a list with one URL for each master"
     return _of_rest(url, scheme, base, rest)
 
