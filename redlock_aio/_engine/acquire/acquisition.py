@@ -367,7 +367,6 @@ class Acquisition:
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if enough or is_final(failed.votes()):
                 raise await self._refusal(known)
-            took = masters.clock() - watch.claim.began
             may_be_free = await self._wait_until_free(watch, delay / 1000)
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
@@ -388,7 +387,7 @@ class Acquisition:
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
             # contradict themselves would be asked in a busy loop.
-            queue.adapt_jitter(watch.is_split, took)
+            queue.adapt_jitter(watch.is_split, watch.took)
             await hold_back(masters, queue, budget, pace.pause(masters.clock(), watch.view.holder))
             at_most = budget.attempt_limit()
             result = await self._attempt(at_most)
@@ -402,8 +401,7 @@ class Acquisition:
     def _made_known(self, watch: Watch) -> Watch:
         """Return *watch*, which this error will tell, and those of tasks that wait for the turn."""
         if self.has_turn:
-            took = self._masters.clock() - watch.claim.began
-            self.queue.known = watch.failed, watch.view, took
+            self.queue.known = watch.failed, watch.view, watch.took
         return watch
 
     async def _wait_for_a_majority(self, known: Watch | None = None) -> None:
@@ -456,9 +454,7 @@ class Acquisition:
         if is_contended(failed.votes()) or not failed.complete:
             # Most masters that have not answered are only a little later, and the error should
             # name their votes. Only the error depends on this wait.
-            began = known.claim.began
-            took, until = masters.clock() - began, began + masters.trips.at_least / 1000
-            await known.wait_for_stragglers(max(took, 0.001), until)
+            await known.wait_for_stragglers()
         return self._refused(failed.votes(), known.view)
 
     def _emit_waiting(self) -> None:

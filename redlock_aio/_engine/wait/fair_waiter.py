@@ -616,21 +616,22 @@ class FairWaiter(Round):
         End the wait when all masters have replied, or after a grace.
 
         The outcome is certain, but with the late votes the error is more precise. The grace is as
-        long as the waiter has existed by then, and at least 1 ms. It begins when the late votes do
-        not decide whether others have the lock: masters that are farther away would be blamed.
+        long as the waiter has existed by then, and at least 1 ms. If the late votes decide whether
+        others have the lock, it lasts at least until the masters have had the time that any *wait*
+        promises them: else those that are farther away would be blamed.
         """
         asked = [i for i, standing in enumerate(self.ticket.standings) if standing is ASKED]
         if not asked:
             self.wake()
             return
         alarm, masters, began = self._begin_to_wait(), self.masters, self._first_claim.began
-        if may_be_contended(self.votes(), asked):
-            alarm.wake_at = min(alarm.wake_at, began + masters.trips.at_least / 1000)
-            return
-        # Of several calls the first one decides: the grace that is counted from a later call
-        # ends later.
         now = masters.clock()
-        alarm.wake_at = min(alarm.wake_at, now + max(now - began, 0.001))
+        ends = now + max(now - began, 0.001)
+        if may_be_contended(self.votes(), asked):
+            ends = max(ends, began + masters.trips.at_least / 1000)
+        # Of several calls the first one decides, unless a later one knows the reason before: the
+        # grace that is counted from a later call ends later.
+        alarm.wake_at = min(alarm.wake_at, ends)
 
     # Pushes.
 

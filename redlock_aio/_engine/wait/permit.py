@@ -150,24 +150,23 @@ class AnyPermit:
         """
         Wait until all masters have answered, for as long again as it took to know the reason.
 
+        While it is not known, the masters have at least the time that any *wait* promises them.
         Only the error depends on this wait: without the answers of masters that are a little
         farther away it would blame these, and one more answer may show who holds a permit.
 
         Cancellation:
             Nothing is held up: `give_back` comes before this.
         """
-        masters, round, ends = self._masters, self.round, math.inf
-        until = self.began + masters.trips.at_least / 1000
+        masters, round, began, until = self._masters, self.round, self.began, math.inf
         while not round.complete:
             now = masters.clock()
-            if ends == math.inf and (
-                now >= until or not may_be_contended(round.votes(), round.missing)
-            ):
-                ends = now + max(now - self.began, 0.001)
-            if now >= ends:
+            ends = now + max(now - began, 0.001)
+            if may_be_contended(round.votes(), round.missing):
+                ends = max(ends, began + masters.trips.at_least / 1000)
+            until = min(until, ends)
+            if now >= until:
                 return
-            left = (until if ends == math.inf else ends) - now
-            await asyncio.wait([masters.wait_for(round)], timeout=left)
+            await asyncio.wait([masters.wait_for(round)], timeout=until - now)
 
     async def win(self, at_most: float | None) -> Claim | None:
         """

@@ -91,9 +91,11 @@ class Watch(Round):
 
     Attributes:
         absent: If not 0, the masters push no changes, and the wait is so many seconds at most.
+
+        took: How many seconds the attempt took, until it had failed.
     """
 
-    __slots__ = ("_bell", "_clock", "_local_queues", "absent", "claim", "failed", "view")
+    __slots__ = ("_bell", "_clock", "_local_queues", "absent", "claim", "failed", "took", "view")
     member = b""
 
     def __init__(
@@ -105,6 +107,7 @@ class Watch(Round):
         self.claim: Claim = claim
         self._local_queues = local_queues
         self._clock = masters.clock
+        self.took: float = masters.clock() - claim.began
         self.absent: float = absent
         self.view: Blockers = Blockers(len(masters.links))
         self._bell: asyncio.Future[None] | None = None
@@ -178,25 +181,25 @@ class Watch(Round):
             await self._listen(left)
         return self.view.free_from + EXPIRY_SLACK <= self._clock()
 
-    async def wait_for_stragglers(self, seconds: float, until: float) -> None:
+    async def wait_for_stragglers(self) -> None:
         """
-        Wait until all masters have answered, for at most *seconds* after the reason is known.
+        Wait until all masters have answered, for as long again as the attempt took.
 
-        It is known that others hold the lock when a majority has answered, and who when so many
-        have answered this release too. A master that is a little farther away than those that have
-        decided the attempt would be blamed otherwise.
-
-        Args:
-            until: The instant at which the masters have had their time, as *wait* promises it.
+        That time begins when the reason is known: that others hold the lock when a majority has
+        answered, and who when so many have answered this release too. A master that is a little
+        farther away than those that have decided the attempt would be blamed otherwise. If the
+        reason does not get known, the wait ends when an attempt and its release would have been
+        answered once more, but the masters have the time that any *wait* promises them.
         """
-        ends = math.inf
+        now, took = self._clock(), max(self.took, 0.001)
+        until = max(now + 2 * took, self.claim.began + self.masters.trips.at_least / 1000)
         while not self.complete:
-            now = self._clock()
-            if ends == math.inf and (now >= until or self._knows_the_reason):
-                ends = now + seconds
-            if now >= ends:
+            if self._knows_the_reason:
+                until = min(until, now + took)
+            if now >= until:
                 return
-            await self._listen((until if ends == math.inf else ends) - now)
+            await self._listen(until - now)
+            now = self._clock()
 
     @property
     def _knows_the_reason(self) -> bool:
