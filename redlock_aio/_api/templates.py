@@ -56,19 +56,20 @@ class Template:
         """Fill the fields; raise a `TypeError` if one would have an address in memory."""
         name = self._text.format_map(arguments)
         if "0x" in name:
-            self._refuse_addresses(arguments)
+            addresses = {int(digits, 16) for digits in _ADDRESS.findall(name)}
+            self._refuse_addresses(arguments, addresses)
         return name
 
-    def _refuse_addresses(self, arguments: Mapping[str, object]) -> None:
+    def _refuse_addresses(self, arguments: Mapping[str, object], addresses: set[int]) -> None:
         # The text of an object without `__str__`: `<Order object at 0x7f0e...>`. Two calls for the
         # same order would lock two names, and exclude nobody.
         for _, field, _, _ in Formatter().parse(self._text):
             if field is None:
                 continue
             value, _ = Formatter().get_field(field, (), arguments)
-            text = str(value).lower()
-            for part, each in _parts(field, value):
-                if f"{id(each):x}" in text:
+            for path, each in _parts(value):
+                if id(each) in addresses:
+                    part = field + "".join(f"[{key}]" for key in path)
                     raise TypeError(
                         f"field {field!r} would be the address in memory of {described(each)}, and"
                         " each object would lock another name; name what identifies it, such as"
@@ -76,22 +77,26 @@ class Template:
                     )
 
 
-def _parts(field: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield *value* and all that is in it, if it is a container, each with the field for it."""
-    left, seen = [(field, value)], set[int]()
+_ADDRESS = re.compile("0x([0-9a-f]+)", re.IGNORECASE)
+
+
+def _parts(value: object) -> Iterator[tuple[tuple[object, ...], object]]:
+    """Yield *value* and all that is in it, if it is a container, each with the keys to it."""
+    left: list[tuple[tuple[object, ...], object]] = [((), value)]
+    seen = set[int]()
     while left:
-        part, each = left.pop()
+        path, each = left.pop()
         if id(each) in seen:
             continue  # a container may be in itself
         seen.add(id(each))
-        yield part, each
+        yield path, each
         if isinstance(each, dict):
-            left += [(part, key) for key in each]
-            left += [(f"{part}[{key}]", its) for key, its in each.items()]
+            left += [(path, key) for key in each]
+            left += [((*path, key), its) for key, its in each.items()]
         elif isinstance(each, list | tuple):
-            left += [(f"{part}[{number}]", its) for number, its in enumerate(each)]
+            left += [((*path, number), its) for number, its in enumerate(each)]
         elif isinstance(each, set | frozenset):
-            left += [(part, its) for its in each]
+            left += [(path, its) for its in each]
 
 
 def _roots(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, get_type_hints
@@ -536,6 +537,24 @@ async def test_a_text_of_the_arguments_may_look_like_an_address(redlock: Redlock
     order = Order(7)
     text = f"<Order object at {id(order):#x}>"
     assert await read(text, 0xBEEF, order, [text]) is order
+
+
+class Silent:
+    def __repr__(self) -> str:
+        return "silent"
+
+    def __str__(self) -> str:
+        raise AssertionError("only its repr is in the text of a mapping")
+
+
+def test_to_look_for_addresses_in_a_large_container_takes_little_time() -> None:
+    """And it needs no text but that of the name."""
+    template = Template("{first}:{rest}")
+    numbers = list(range(50_000))
+    began = time.process_time()
+    name = template.filled({"first": {Silent(): "0xBEEF"}, "rest": numbers})
+    assert name == f"{{silent: '0xBEEF'}}:{numbers}"
+    assert time.process_time() - began < 2
 
 
 async def test_a_filled_template_must_be_a_valid_name() -> None:
