@@ -19,7 +19,8 @@ class Entered(NamedTuple):
     An entered block of a lock.
 
     Attributes:
-        frame: The one that has called ``__enter__``; that of a ``with`` calls ``__exit__`` too.
+        frame: The generator or coroutine that has called ``__enter__``: by its ``with`` it calls
+            ``__exit__`` too, in whichever thread. ``None`` for any other caller.
 
         thread: The thread that has entered it.
     """

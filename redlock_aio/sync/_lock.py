@@ -183,12 +183,12 @@ class Lock(OnlyForThreads):
         as it ends a dependency of FastAPI. Other callers, such as `contextlib.ExitStack`, leave the
         last block that this thread has entered, or the only one.
         """
-        entered = list(self._entered)
+        entered, thread = list(self._entered), threading.get_ident()
         for block in reversed(entered):
-            if block.frame is frame:
+            if block.frame is frame and (frame is not None or block.thread == thread):
                 return block
         for block in reversed(entered):
-            if block.thread == threading.get_ident():
+            if block.thread == thread:
                 return block
         if len(entered) != 1:
             raise RedlockError(
@@ -219,4 +219,11 @@ class Lock(OnlyForThreads):
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    return None if frame is None else frame.f_back
+    """Return the caller of *frame* if that can be suspended; else ``None``."""
+    caller = None if frame is None else frame.f_back
+    # All others end in the thread in which they began. To keep that of an `ExitStack` would keep
+    # the variables of all its callers alive for as long as the lock is held.
+    return caller if caller is not None and caller.f_code.co_flags & _SUSPENDED else None
+
+
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

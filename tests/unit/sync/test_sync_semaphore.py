@@ -1,8 +1,10 @@
 """Semaphores for threads."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -106,6 +108,43 @@ def test_a_block_in_a_generator_is_left_by_any_thread(
         pool.submit(next, first, None).result(SOON)
         assert (lease.valid, mine.valid) == (False, True)
     assert redlock.statistics().leases == 0
+
+
+def test_a_block_of_a_function_is_left_before_that_of_a_generator_within(redlock: Redlock) -> None:
+    api = redlock.semaphore("api", permits=5)
+
+    def permit() -> Iterator[Lease]:
+        with api as lease:
+            yield lease
+
+    with api as mine:
+        block = permit()
+        its = next(block)
+    assert (mine.valid, its.valid) == (False, True)
+    next(block, None)
+    assert redlock.statistics().leases == 0
+
+
+def test_each_thread_leaves_its_own_block(redlock: Redlock, pool: ThreadPoolExecutor) -> None:
+    api = redlock.semaphore("api", permits=5)
+    with api as mine:
+        its = pool.submit(api.__enter__).result(SOON)
+    assert (mine.valid, its.valid) == (False, True)
+    pool.submit(api.__exit__, None, None, None).result(SOON)
+    assert redlock.statistics().leases == 0
+
+
+def test_a_lock_in_a_stack_keeps_no_variables_of_its_callers_alive(redlock: Redlock) -> None:
+    class Large:
+        pass
+
+    def enter(stack: ExitStack) -> "weakref.ref[Large]":
+        large = Large()
+        stack.enter_context(redlock.semaphore("api", permits=5))
+        return weakref.ref(large)
+
+    with ExitStack() as stack:
+        assert enter(stack)() is None
 
 
 def test_a_lock_with_permits_is_a_semaphore(redlock: Redlock) -> None:
