@@ -6,7 +6,7 @@ Shows what the fault matrix would see: defects are put into the library, and cel
     python -m benchmarks.evidence.power --list
 
 A matrix in which nothing breaks says little, unless it sees a library that is broken. So a copy of
-the library gets one defect, and runs as the clients of a cell. `power.toml` has about ten defects
+the library gets one defect, and runs as the clients of a cell. `power.toml` has ten defects or more
 for each promise that the matrix judges; many are those of `tests/mutants`. It also names defects
 that no cell should show, because another layer of the library does their work. Each run adds a
 line to `results-power.jsonl`, in `build/evidence`, or in `benchmarks` with `--publish`. No run

@@ -119,7 +119,6 @@ ERRORS: list[tuple[RedlockError, str]] = [
     (QuorumUnavailableError(["r"], **FACTS, votes=VOTES, permits=5), "too-few-masters"),
     (QuorumUnavailableError(["r"], **FACTS, votes=REFUSED), "masters-refuse"),
     (QuorumUnavailableError([], attempts=0, elapsed=3, votes=REFUSED), "masters-refuse"),
-    (QuorumUnavailableError(["r"], attempts=0, elapsed=3, votes=GRANTED), "answers-too-late"),
     (QuorumUnavailableError(["r"], attempts=0, elapsed=3, votes=VOTES), "too-few-masters"),
     (LockLostError(["r"], LossCause.KEY_GONE, "", VOTES), "key-gone"),
     (LockNotHeldError(["r"], "it has been released", "released"), "released"),
