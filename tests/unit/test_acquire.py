@@ -13,6 +13,7 @@ from redlock_aio import (
     LockNotHeldError,
     QuorumUnavailableError,
     Redlock,
+    RedlockError,
     Retry,
 )
 from redlock_aio._engine.claim import EXPIRY_SLACK
@@ -30,6 +31,7 @@ from .kit import (
     hang,
     keys,
     kill,
+    locks,
     loop,
     now,
     occupy,
@@ -170,6 +172,35 @@ async def test_a_master_that_is_farther_away_is_not_blamed(
             assert error.holder is not None
             assert error.holder.name == "theirs"
             assert now() - began < 0.07
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, {"shared": True}, {"permits": 1}], ids=str)
+async def test_nothing_stays_if_it_ends_while_such_a_master_is_heard(
+    kind: Kind, *, closed: bool
+) -> None:
+    """Two masters are dead, one refuses, one has granted, and the farthest would decide."""
+    masters = [FakeMaster(f"m{i}", latency=ms / 1000) for i, ms in enumerate([1, 1, 1, 1, 20])]
+    async with Redlock(masters) as redlock:
+        async with redlock.lock("other", **kind):
+            pass  # it knows the masters' clocks then
+        kill(masters[:2])
+        occupy(masters[2:3], "redlock_aio:permit:{r}#0" if "permits" in kind else "r")
+        await asyncio.sleep(0.1)
+        acquiring = asyncio.create_task(redlock.lock("r", wait=0, **kind).acquire())
+        await asyncio.sleep(0.01)
+        assert not acquiring.done()
+        if closed:
+            await redlock.aclose()
+            with pytest.raises(RedlockError, match="closed"):
+                await acquiring
+        else:
+            acquiring.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acquiring
+        await asyncio.sleep(0.1)
+        assert [*locks(masters).values()] == ["theirs"]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, {"permits": 1}], ids=str)
