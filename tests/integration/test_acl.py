@@ -172,7 +172,10 @@ async def test_what_others_read_is_released_by_force_without_the_permission_of_r
     server: EmbeddedMaster,
 ) -> None:
     with allowed(server, *NEEDED, *FAIR, own=OWN) as url:
-        async with Redlock(server.url) as readers, Redlock([url]) as operator:
+        async with (
+            Redlock(server.url, master_timeout=TIMEOUT) as readers,
+            Redlock([url], master_timeout=TIMEOUT) as operator,
+        ):
             lock = readers.lock("app:r", ttl=30_000, on_lost="flag", shared=True)
             leases = [await asyncio.create_task(lock.acquire()) for _ in range(2)]
             state = await operator.inspect("app:r")
@@ -208,8 +211,8 @@ async def test_a_semaphore_is_inspected_with_the_permissions_of_a_lock(
 ) -> None:
     with allowed(server, *NEEDED, *FAIR, "scan", own=OWN) as url:
         async with (
-            Redlock(server.url) as holders,
-            Redlock([url]) as operator,
+            Redlock(server.url, master_timeout=TIMEOUT) as holders,
+            Redlock([url], master_timeout=TIMEOUT) as operator,
             holders.semaphore("app:r", permits=3) as lease,
         ):
             semaphore = operator.semaphore("app:r", permits=3)
@@ -221,7 +224,10 @@ async def test_a_semaphore_is_inspected_with_the_permissions_of_a_lock(
 async def permits_work(url: str) -> bool:
     """Hold all permits, wait for them, be handed them over; return whether it worked."""
     waiters: list[asyncio.Task[Lease]] = []
-    async with Redlock([url], master_timeout=TIMEOUT) as redlock, Redlock([url]) as other:
+    async with (
+        Redlock([url], master_timeout=TIMEOUT) as redlock,
+        Redlock([url], master_timeout=TIMEOUT) as other,
+    ):
         options: dict[str, Any] = {"permits": 2, "ttl": 5_000, "fencing": True}
         semaphore = redlock.semaphore("app:r", wait=2_000, **options)
         waits = other.semaphore("app:r", wait=5_000, **options)
@@ -265,7 +271,7 @@ async def test_a_lease_is_handed_over_with_no_more_than_that(
     server: EmbeddedMaster, options: Any, more: tuple[str, ...], own: tuple[str, ...]
 ) -> None:
     with allowed(server, *NEEDED, *more, own=own) as url:
-        async with Redlock([url]) as redlock:
+        async with Redlock([url], master_timeout=TIMEOUT) as redlock:
             lease = await redlock.lock("app:r", **options).acquire()
             async with await redlock.adopt(lease.export()):
                 pass
