@@ -662,16 +662,21 @@ def _pool_of(named: MasterUrl) -> SentinelConnectionPool:
     return SentinelConnectionPool(named.service, Sentinel([]), ssl=uses_tls, **settings)
 
 
-def why_not_connected(error: Exception, secrets: tuple[str, ...], patience: float) -> Bar:
+def why_not_connected(
+    error: Exception, secrets: tuple[str, ...], patience: float | None, *, at: str = ""
+) -> Bar:
     """
     Return why no connection to a master was made; the text holds no secret.
 
     Args:
-        patience: The timeout of the connection attempt in seconds.
+        patience: The timeout of the connection attempt in seconds, if that is over; ``None`` if
+            it is not. A credential provider may have had a timeout of its own.
+
+        at: The address that was dialled, if the name of the master does not have it.
     """
     text = replies.harmless(_without_address(str(error)), secrets)
     cause = _cause_of(error, text)
-    late = isinstance(error, TimeoutError) and not text
+    late = patience is not None and isinstance(error, TimeoutError) and not text
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
     if late:
         text = f"no connection in {patience:g} s"
@@ -703,6 +708,8 @@ def _without_address(text: str) -> str:
 
     The vote begins with the name of the master. Each IP address stays once: a host name, or
     Sentinels, may have led to another one than somebody thinks.
+    elif not text:  # as that of most timeouts, also those of a credential provider
+        text = type(error).__name__
     """
     if calls := _CALL_FAILED.findall(text):
         reasons: dict[str, list[str]] = {}
@@ -714,6 +721,9 @@ def _without_address(text: str) -> str:
 
 
 def _cause_of(error: Exception, text: str) -> NoVoteCause:
+        # Without a confirmation nothing was dialled.
+        if at and at not in text and cause is not NoVoteCause.UNCONFIRMED:
+            text = f"{text} at {at}"
     if isinstance(error, UnconfirmedError):
         return NoVoteCause.UNCONFIRMED
     if not isinstance(error, FROM_SERVER):

@@ -320,6 +320,7 @@ class ClusterRoute(ConfirmedRoute):
         node = self._nodes.nodes.get(getattr(self._dialled, "node", ""))
         if node is not None and node.host:
             host, port = node.host, node.port
+            self.at = place(host, port)
         return await self._nodes.cluster.dial_to(host, port)
 
     def check(self, replies: Sequence[object]) -> None:

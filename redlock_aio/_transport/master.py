@@ -304,23 +304,26 @@ class Master:
         # If redis-py or another library swallows a cancellation, this condition still ends
         # the task; otherwise it would keep the program from ending.
         while task is not None and not task.cancelling():
+            # Over the examination too: a server that accepts a connection and then hangs
+            # costs one attempt, not the task.
+            limit = asyncio.timeout(self._dial_timeout)
             try:
-                # Over the examination too: a server that accepts a connection and then hangs
-                # costs one attempt, not the task.
-                async with asyncio.timeout(self._dial_timeout):
+                async with limit:
                     down = await self._connect()
             except Exception as error:  # noqa: BLE001 - any failure is this master's vote
                 failures += 1
                 if isinstance(error, ReplicaError) and self._sentry is not None:
                     self._sentry.saw_replica(error.info)
-                self._step_down(why_not_connected(error, self._dialler.secrets, self._dial_timeout))
-                if isinstance(error, TimeoutError) and not self._trips.fixed:
-                    # The master may only be far away: a connection takes several round trips.
-                    self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
-                if isinstance(error, TimeoutError):
+                patience = self._dial_timeout if limit.expired() else None
+                why = why_not_connected(error, self._dialler.secrets, patience, at=self._route.at)
+                self._step_down(why)
+                if limit.expired():
                     # That was pause enough. A server that was stopped, and continues, answers
                     # the connection that waits in its backlog at once, but none that is not made.
                     failures = 0
+                    if not self._trips.fixed:
+                        # It may only be far away: a connection takes several round trips.
+                        self._dial_timeout = min(2 * self._dial_timeout, LONGEST_DIAL)
                 # Behind `_step_down`: who waits for the first attempt finds the reason for the
                 # missing vote.
                 self._wake()

@@ -26,7 +26,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from redlock_aio._protocol import commands, confirmation
-from redlock_aio._protocol.cluster_nodes import Owner
+from redlock_aio._protocol.cluster_nodes import Owner, place
 from redlock_aio._protocol.confirmation import Configuration, Confirmation
 from redlock_aio._protocol.request import NoReply, Subscription, ignore
 from redlock_aio._rules.causes import NoVoteCause
@@ -64,6 +64,8 @@ class Route:
     """The tag of all keys there; empty if the master is of no Cluster."""
     questions: Sequence[bytes] = ()
     """Commands for each new connection, whose replies `check` gets."""
+    at = ""
+    """The address that was dialled last, if the name of the master does not have it."""
 
     def __init__(self, dialler: Dialler, client_name: str) -> None:
         self._dialler = dialler
@@ -166,6 +168,7 @@ class ConfirmedRoute(Route):
                 raise self._unconfirmed()
             await asyncio.wait([self._next_answer], timeout=left)
         self._dialled = found
+        self.at = place(found.host, found.port)
         return await self._dial_to(found.host, found.port)
 
     def _unconfirmed(self) -> Exception:
@@ -273,12 +276,14 @@ class Poll:
         # If redis-py or another library swallows a cancellation, this condition still ends
         # the task; otherwise it would keep the program from ending.
         while task is not None and not task.cancelling():
+            limit = asyncio.timeout(DIAL_TIMEOUT)
             try:
-                async with asyncio.timeout(DIAL_TIMEOUT):
+                async with limit:
                     transport, keep = await self._dialler.dial()
                 await self._listen(transport, keep)
             except Exception as error:  # noqa: BLE001 - any failure counts as no answer of this voter
-                bar = why_not_connected(error, self._dialler.secrets, DIAL_TIMEOUT)
+                patience = DIAL_TIMEOUT if limit.expired() else None
+                bar = why_not_connected(error, self._dialler.secrets, patience)
                 self._on_failure(bar.text, bar.permanent)
             delay = confirmation.ASK_INTERVAL * random.uniform(0.5, 1)  # noqa: S311 - no secret
             await asyncio.sleep(delay)

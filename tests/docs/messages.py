@@ -81,7 +81,7 @@ NO_MESSAGES = {
 
 OF_OTHERS = {
     "Connection refused", "Name or service not known", "No such file or directory",
-    "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED",
+    "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED", "TimeoutError",
     "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "ASK", "TRYAGAIN", "OOM", "MISCONF",
     "READONLY", "NOREPLICAS", "LOADING", "BUSY", "DENIED", "max number of clients reached",
     "coroutine ... was never awaited",

@@ -176,6 +176,18 @@ class Rotating(CredentialProvider):
         return "default", self.password
 
 
+class Failing(CredentialProvider):
+    """A credential provider whose token service is away."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked = 0
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.asked += 1
+        raise self.error
+
+
 class Sharing(CredentialProvider):
     """A credential provider that awaits a task of others, which is cancelled the first time."""
 
@@ -203,6 +215,22 @@ async def test_a_login_that_others_cancel_is_tried_again(
     async with sharing, Redlock([sharing], restart_guard="off") as redlock:
         await lock_once(redlock)
     assert "unreachable, the login was cancelled" in caplog.text
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), LookupError()], ids=["timeout", "other"])
+async def test_a_credential_provider_that_fails_is_told_and_asked_less_and_less_often(
+    guarded: EmbeddedMaster, error: Exception
+) -> None:
+    """Also if it fails with a timeout of its own: that of the attempt to connect is not over."""
+    provider = Failing(error)
+    client = Redis(host="127.0.0.1", port=guarded.port, credential_provider=provider)
+    async with client, Redlock([client], restart_guard="off") as redlock:
+        with pytest.raises(QuorumUnavailableError, match=type(error).__name__):
+            await redlock.lock("r", wait=0).acquire()
+        await until(lambda: provider.asked > 6)
+        before = provider.asked
+        await asyncio.sleep(1)
+        assert provider.asked - before < 6
 
 
 async def test_a_credential_provider_is_asked_at_each_connection(guarded: EmbeddedMaster) -> None:

@@ -323,15 +323,18 @@ def test_failures_to_connect_that_are_permanent(
 
 
 @pytest.mark.parametrize(
-    ("error", "detail"),
+    ("error", "patience", "detail"),
     [
-        (TimeoutError(), "no connection in 1 s"),
-        (TimeoutError(110, "timed out"), "[Errno 110] timed out"),
-        (ConnectionError(), ""),
+        (TimeoutError(), 1.0, "no connection in 1 s"),
+        (TimeoutError(), None, "TimeoutError"),  # that of a credential provider
+        (TimeoutError(110, "timed out"), 1.0, "[Errno 110] timed out"),
+        (ConnectionError(), 1.0, "ConnectionError"),
     ],
 )
-def test_a_timeout_is_described_unless_it_has_a_text(error: Exception, detail: str) -> None:
-    bar = why(error, (), 1.0)
+def test_a_timeout_is_described_unless_it_has_a_text(
+    error: Exception, patience: float | None, detail: str
+) -> None:
+    bar = why(error, (), patience)
     assert (bar.answer, bar.text, bar.permanent) == (Answer.UNREACHABLE, detail, False)
 
 

@@ -161,6 +161,15 @@ async def test_a_server_that_no_majority_names_is_not_dialled(site: Site, others
         assert site.old.commands == []
 
 
+async def test_the_vote_names_the_server_that_can_not_be_reached(site: Site) -> None:
+    """Sentinels may name an address that is known to their network only."""
+    service = site.service()
+    service.servers["old"].cut()
+    async with manager(service) as redlock:
+        vote = await attempt(redlock)
+        assert vote.detail == "no connection in 1 s at old:6379"
+
+
 async def test_a_sentinel_that_was_not_named_is_reported_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
