@@ -96,6 +96,14 @@ _CERTIFICATES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 """The settings that name a file, or a folder, with certificates."""
 
 
+UNUSABLE_FOR = 5.0
+"""
+Seconds for which files that can't be used are not read again, unless one of them changes.
+
+Reading them takes about 40 ms, in which the event loop stands still.
+"""
+
+
 class UnconfirmedError(ConnectionError):
     """
     No server was dialled, because too few Sentinels, or nodes of a Cluster, confirm one.
@@ -234,8 +242,11 @@ class _Settings:
         self._keeps_tls = pool.connection_class in (SSLConnection, SentinelManagedSSLConnection)
         self._hung: dict[str, str] = {}
         """By name the address that has used up an attempt to connect."""
-        self._tls: object = None
+        self._tls: Any = None
         self._tls_files: object = None
+        self._tls_unusable = ""
+        """Why the TLS options can't be used, until a file changes that they name, or some time."""
+        self._tls_unusable_until = 0.0
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
@@ -262,10 +273,30 @@ class _Settings:
                 connection.ssl_context = self._tls
             else:
                 self._tls, self._tls_files = connection.ssl_context, files
+                self._tls_unusable = ""
         return connection
+
+    def _read_certificates(self) -> None:
+        """Read them if that was not done; raise an error if they can't be used."""
+        now = asyncio.get_running_loop().time()
+        # After that they are read though no file has changed: this process may have had too many
+        # open files, or no right to read one.
+        if now > self._tls_unusable_until:
+            self._tls_unusable = ""
+        if not self._tls_unusable:
+            try:
+                self._tls.get()
+            except Exception as error:  # noqa: BLE001 - those of files, of ssl, and of passwords
+                why = _which_file(error, self._kwargs) or str(error) or type(error).__name__
+                self._tls_unusable = f"the TLS options can't be used: {why}"
+                self._tls_unusable_until = now + UNUSABLE_FOR
+        if self._tls_unusable:
+            raise ConnectionError(self._tls_unusable)
 
     async def _opened(self, connection: Any) -> tuple[asyncio.Transport, object]:
         try:
+            if self._keeps_tls:
+                self._read_certificates()
             await connection.connect()
             transport, keep = connection.hand_over()
         except BaseException as error:
@@ -394,6 +425,18 @@ def _states(named: Iterable[object]) -> tuple[object, ...]:
             state = (found.st_ino, found.st_size, found.st_mtime_ns)
         states.append(state)
     return (system, *states)
+
+
+def _which_file(error: Exception, settings: Mapping[str, object]) -> str:
+    """Return which file of the *settings* has led to the *error*; Python's text names none."""
+    for name, path in [(name, settings[name]) for name in _CERTIFICATES if settings.get(name)]:
+        try:
+            with Path(str(path)).open("rb"):
+                pass
+        except OSError as found:
+            if isinstance(error, OSError) and found.errno == error.errno:
+                return f"{found.strerror} ({name}={path})"
+    return ""
 
 
 def _looked_up(connection: Any) -> tuple[str, int] | None:
@@ -680,6 +723,8 @@ def why_not_connected(
     hint = "; ".join(["", *getattr(error.__cause__ if late else error, "__notes__", ())])
     if late:
         text = f"no connection in {patience:g} s"
+    elif not text:  # as that of most timeouts, also those of a credential provider
+        text = type(error).__name__
     elif _is_unknown(text) and ("HELLO" in text or text.startswith("NOPROTO")):
         text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif _is_unknown(text):
@@ -691,6 +736,9 @@ def why_not_connected(
         text = f"authentication failed: {why}"
     if not isinstance(error, FROM_SERVER):
         permanent = isinstance(error, UnconfirmedError) and error.permanent
+        # Without a confirmation nothing was dialled.
+        if at and at not in text and cause is not NoVoteCause.UNCONFIRMED:
+            text = f"{text} at {at}"
         return Bar(cause, text + hint, answer=Answer.UNREACHABLE, permanent=permanent)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a
@@ -708,8 +756,6 @@ def _without_address(text: str) -> str:
 
     The vote begins with the name of the master. Each IP address stays once: a host name, or
     Sentinels, may have led to another one than somebody thinks.
-    elif not text:  # as that of most timeouts, also those of a credential provider
-        text = type(error).__name__
     """
     if calls := _CALL_FAILED.findall(text):
         reasons: dict[str, list[str]] = {}
@@ -721,9 +767,6 @@ def _without_address(text: str) -> str:
 
 
 def _cause_of(error: Exception, text: str) -> NoVoteCause:
-        # Without a confirmation nothing was dialled.
-        if at and at not in text and cause is not NoVoteCause.UNCONFIRMED:
-            text = f"{text} at {at}"
     if isinstance(error, UnconfirmedError):
         return NoVoteCause.UNCONFIRMED
     if not isinstance(error, FROM_SERVER):

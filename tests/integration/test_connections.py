@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import shutil
@@ -21,6 +22,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock
+from redlock_aio._transport import address
 from redlock_aio._transport.address import Address, ClusterAddress, addresses
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
@@ -292,11 +294,24 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
             await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0), within=60)
 
 
-@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
+@pytest.mark.parametrize(
+    ("scheme", "options", "why"),
+    [
+        ("rediss", "", "Connection refused"),
+        ("rediss+cluster", "", "Connection refused"),
+        ("rediss", "?ssl_ca_certs=missing.pem", r"directory \(ssl_ca_certs=missing\.pem\)"),
+        ("rediss", "?ssl_certfile=c.pem&ssl_keyfile=other.key", "TLS options can't be used.*KEY"),
+    ],
+    ids=["away", "Cluster away", "missing file", "wrong key"],
+)
 async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
-    monkeypatch: pytest.MonkeyPatch, scheme: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, options: str, why: str
 ) -> None:
     """Those of all authorities take tens of milliseconds, in which the event loop stands still."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Certificates(tmp_path).client[0], "c.pem")
+    shutil.copy(Certificates(tmp_path / "other").client[1], "other.key")
     made, dialled = list[ssl.SSLContext](), list[object]()
     make, dial = ssl.create_default_context, Address._opened
 
@@ -311,9 +326,9 @@ async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
     monkeypatch.setattr(ssl, "create_default_context", counted)
     for kind in (Address, ClusterAddress):
         monkeypatch.setattr(kind, "_opened", dialling)
-    url = f"{scheme}://localhost:{free_port()}"
+    url = f"{scheme}://localhost:{free_port()}{options}"
     async with Redlock([url], restart_guard="off") as redlock:
-        with pytest.raises(QuorumUnavailableError):
+        with pytest.raises(QuorumUnavailableError, match=why):
             await redlock.lock("r", wait=0).acquire()
         await until(lambda: len(dialled) > 3)
     assert len(made) == 1
@@ -334,6 +349,24 @@ async def test_a_certificate_that_is_renewed_is_used_by_the_next_connection(
                 await redlock.lock("r", wait=0).acquire()
             for source, target in zip(tls.certificates.client, used, strict=True):
                 shutil.copy(source, target)
+            await lock_once(redlock)
+
+
+async def test_certificates_that_can_not_be_read_for_a_moment_are_read_again(
+    monkeypatch: pytest.MonkeyPatch, tls: Tls
+) -> None:
+    """The files stay as they are."""
+
+    def refused() -> ssl.SSLContext:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(address, "UNUSABLE_FOR", 0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", refused)
+        async with Redlock([tls.url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
+            with pytest.raises(QuorumUnavailableError, match="Too many open files"):
+                await redlock.lock("r", wait=0).acquire()
+            patched.undo()
             await lock_once(redlock)
 
 
