@@ -295,6 +295,24 @@ async def test_a_certificate_that_is_not_accepted_has_a_remedy(tmp_path: Path) -
     assert "ssl_ca_certs, ssl_certfile and ssl_keyfile" in finding.kind.advice
 
 
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+async def test_a_sentinel_or_node_whose_certificate_is_not_accepted_is_told_from_a_silent_one(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    ours, others = Certificates(tmp_path), Certificates(tmp_path / "other")
+    ports = free_port(), free_port()
+    url = others.url(ports[0]).replace("rediss:", f"rediss+{kind}:")
+    if kind == "sentinel":
+        url = url.replace("?", "/mine?")
+    url = url.replace(f":{ports[0]}", f":{ports[0]},localhost:{ports[1]}")
+    with running("redis", *tls_options(ours, ports[0])):
+        _, found = await examined(requirements.each_master([url])[:1])
+    unconfirmed = message(found, Kind.UNCONFIRMED)
+    assert f"localhost:{ports[0]} ([SSL: CERTIFICATE_VERIFY_FAILED]" in unconfirmed
+    assert f"localhost:{ports[1]} (Connection refused at " in unconfirmed
+
+
 async def test_a_port_that_resets_the_connection_leaves_no_error_for_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

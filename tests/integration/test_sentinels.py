@@ -223,7 +223,7 @@ async def test_the_command_line_takes_such_a_url(site: Site) -> None:
     site.sentinels[2].server.kill()
     _, found, _ = await doctor(url)
     assert set(found) == {"single", "sentinel"}
-    assert f"{hosts[2]} (no answer)" in found["sentinel"]
+    assert f"{hosts[2]} (Connection refused at {hosts[2]})" in found["sentinel"]
     site.sentinels[1].server.kill()
     _, found, _ = await doctor(url)
     assert set(found) == {"single", "unconfirmed", "no-majority"}

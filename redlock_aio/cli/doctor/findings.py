@@ -108,7 +108,10 @@ _KINDS = {
             "Too few of the Sentinels, or of the nodes of the Cluster, agree on the master: it has"
             " no vote. The message has the answer of each of the others."
         ),
-        "Start them, or correct their addresses, their login or the name of the master.",
+        (
+            "Start them, or correct their addresses, their login, with TLS the certificates, or the"
+            " name of the master."
+        ),
     ),
     Kind.SENTINELS: (
         _SERIOUS,

@@ -30,7 +30,7 @@ async def asked(master: MasterUrl, patience: float) -> tuple[ClusterAnswers, str
         # The names that the user wrote may lead to nodes that the list has by their addresses.
         await _ask(more, replies, patience)
         said = requirements.cluster_answers(master.tag, replies, tls=secure)
-    if said.nodes or sentinels.SILENT not in replies.values():
+    if said.nodes or not any(isinstance(reply, sentinels.Silent) for reply in replies.values()):
         return said, ""
     wrong = await tls.mismatch(master.nodes[0], patience / 2)
     return said, f"node {sentinels.name_of(master.nodes[0])}: {wrong}" if wrong else ""

@@ -9,6 +9,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
+from redlock_aio._transport.address import why_not_connected
 from redlock_aio.cli.doctor import tls
 from redlock_aio.requirements import MasterUrl, SentinelAnswers
 
@@ -31,7 +32,11 @@ async def asked(master: MasterUrl, patience: float) -> tuple[SentinelAnswers, st
         )
     )
     said = requirements.sentinel_answers(dict(zip(names, replies, strict=True)))
-    silent = [url for url, reply in zip(master.sentinels, replies, strict=True) if reply is SILENT]
+    silent = [
+        url
+        for url, reply in zip(master.sentinels, replies, strict=True)
+        if isinstance(reply, Silent)
+    ]
     if said.host or not silent:
         return said, ""
     # One port tells enough: the scheme is the same for all.
@@ -46,7 +51,10 @@ def name_of(url: str) -> str:
     return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
 
 
-SILENT = "no answer"
+class Silent(str):
+    """Why a server has not answered at all."""
+
+    __slots__ = ()
 
 
 async def ask_one(
@@ -67,8 +75,10 @@ async def ask_one(
             return [await _reply(connection, question) for question in questions]
     except (AuthenticationError, ResponseError) as error:
         return str(error)
-    except (OSError, RedisError, TimeoutError):
-        return SILENT
+    except TimeoutError:
+        return Silent("no answer")
+    except (OSError, RedisError) as error:
+        return Silent(why_not_connected(error, (), None).text)
     finally:
         with contextlib.suppress(OSError, RedisError):
             await connection.disconnect(nowait=True)
