@@ -252,14 +252,17 @@ class Confirmation:
     def describe(self, configuration: Configuration | Owner | None, now: float) -> str:
         if self.contradiction:
             return self.contradiction
+        missing, seen = list[str](), dict[object, int | str]()
         # Any thread may ask for statistics, and the voters may be replaced meanwhile.
-        missing = [
-            f"{self._names.get(voter, voter)} {self._why_not(answer, now)}"
-            for voter, answer in self._answers.items()
-            if answer.configuration != configuration
-            or configuration is None
-            or now > answer.asked_at + CONFIRMED_FOR
-        ]
+        for voter, answer in self._answers.items():
+            name, is_old = self._names.get(voter, voter), now > answer.asked_at + CONFIRMED_FOR
+            twin = name
+            if answer.by and not is_old:
+                twin = seen.setdefault((answer.by, answer.configuration), name)
+            if twin != name:
+                missing.append(f"{name} (has the same MYID as {twin})")
+            elif is_old or configuration is None or answer.configuration != configuration:
+                missing.append(f"{name} {self._why_not(answer, now)}")
         count, total = len(self._names) - len(missing), len(self._names)
         what = "the master" if configuration is None else str(configuration)
         text = f": {', '.join(missing)}" if missing else ""

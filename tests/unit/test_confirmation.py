@@ -98,6 +98,21 @@ def test_the_description_has_the_answer_of_each_sentinel() -> None:
     assert "s0 (no answer for 2 s)" in known.describe(OLD, 1.001 + CONFIRMED_FOR)
 
 
+def test_the_description_has_the_sentinels_that_count_once() -> None:
+    """Their configuration was copied, or several addresses lead to one."""
+    known = Confirmation(["s0", "s1", "s2"])
+    for number in range(3):
+        known.on_answer(number, Statement(OLD, "", "one", 3, 1.0))
+    assert known.until(OLD) == -math.inf
+    text = "s1 (has the same MYID as s0), s2 (has the same MYID as s0)"
+    assert known.describe(OLD, 1) == f"1 of 3 Sentinels confirm {OLD}, 2 must: {text}"
+    assert known.describe(None, 1) == (
+        f"0 of 3 Sentinels confirm the master, 2 must: s0 names {OLD}, {text}"
+    )
+    known.on_answer(0, Statement(NEW, "", "one", 3, 1.0))
+    assert known.describe(OLD, 1).endswith(f"2 must: s0 names {NEW}, s2 (has the same MYID as s1)")
+
+
 DETAILS = {b"config-epoch": b"7", b"num-other-sentinels": b"4", b"ip": b"elsewhere"}
 
 
