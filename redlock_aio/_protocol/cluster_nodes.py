@@ -21,6 +21,9 @@ COVERAGE = pack(b"CONFIG", b"GET", b"cluster-require-full-coverage")
 
 _DIGITS = 20
 
+LONGEST_HOST = 255
+"""The most characters of a host: a longer text can be none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -95,6 +98,11 @@ class NodeList(NamedTuple):
         return None
 
 
+def is_host(text: str) -> bool:
+    """Return whether *text* can be a host; it is shown in votes, and in the log."""
+    return 0 < len(text) <= LONGEST_HOST and text.isprintable() and " " not in text
+
+
 def place(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -145,6 +153,7 @@ def _node(words: Sequence[str], at: str, *, prefers_names: bool) -> Node | str |
     elif asked:
         host = host or at
     name = hostname if prefers_names and hostname else host
+    name = name if is_host(name) else ""
     slots = _slots(ranges)
     if slots is None:
         return None

@@ -37,7 +37,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from redlock_aio._protocol.cluster_nodes import NodeList, Owner, place
+from redlock_aio._protocol.cluster_nodes import NodeList, Owner, is_host, place
 from redlock_aio._protocol.replies import harmless
 from redlock_aio._protocol.request import pack
 from redlock_aio._rules.quorum import is_permanent, majority
@@ -152,14 +152,16 @@ def _configuration(address: object, epoch: object) -> Configuration | None:
     if not isinstance(address, list) or len(address) != 2:
         return None
     host, port, number = address[0], _number(address[1]), _number(epoch)
-    if not isinstance(host, bytes) or not host or port is None or number is None:
+    text = host.decode("utf-8", "replace") if isinstance(host, bytes) else ""
+    if not is_host(text) or port is None or not 0 < port < 1 << 16 or number is None:
         return None
-    return Configuration(host.decode("utf-8", "replace"), port, number)
+    return Configuration(text, port, number)
 
 
 def _facts(details: object) -> Mapping[object, object]:
     if isinstance(details, list):  # a flat list of pairs, as in RESP2
-        return dict(zip(details[::2], details[1::2], strict=False))
+        pairs = zip(details[::2], details[1::2], strict=False)
+        return {name: value for name, value in pairs if isinstance(name, bytes)}
     return details if isinstance(details, dict) else {}
 
 

@@ -56,7 +56,8 @@ the memory that a false server, or a foreign message to this client's channel, c
 
 _NOT_ENOUGH = object()
 # TypeError and ValueError: Python has no form for the reply, such as a map with lists for keys.
-_NONSENSE = (hiredis.ProtocolError, TypeError, ValueError)
+# MemoryError: a list or a text is announced that would not fit.
+_NONSENSE = (hiredis.ProtocolError, TypeError, ValueError, MemoryError)
 _RARE = frozenset((_Error := hiredis.ReplyError, _Push := hiredis.PushNotification))
 # SO_LINGER with a time of 0: close() drops unacknowledged data and sends a reset.
 # Otherwise the kernel would go on retransmitting abandoned commands.
@@ -322,7 +323,8 @@ class Connection(asyncio.Protocol):
                 self.condemn(NoVoteCause.BAD_REPLY, "it sent a reply to no command")
                 return
         if nonsense is not None:
-            text = f"it does not speak the protocol: {replies.harmless(str(nonsense))}"
+            why = replies.harmless(str(nonsense)) or type(nonsense).__name__
+            text = f"it does not speak the protocol: {why}"
             self.condemn(NoVoteCause.BAD_REPLY, text)
         elif self._unparsed > MAX_UNPARSED:
             text = f"it sent a reply of more than {MAX_UNPARSED} bytes"

@@ -83,6 +83,14 @@ def test_a_node_that_does_not_know_its_address_is_where_it_was_asked() -> None:
     assert str(listed(REDIS_6).owner(7)) == "h:7000 (epoch 1)"
 
 
+@pytest.mark.parametrize("host", ["a\x1b[31m", "a\tb", "h" * 256])
+def test_a_host_that_can_be_none_is_not_known(host: str) -> None:
+    """The text of a vote, and a line of the log, would have it."""
+    found = listed(IPV6.replace(b"fe80::1%eth0", host.encode()))
+    assert [node.host for node in found.nodes] == ["::1", ""]
+    assert found.owner(5) is None
+
+
 def test_ipv6() -> None:
     assert str(listed(IPV6).owner(1)) == "[fe80::1%eth0]:7000 (epoch 2)"
 

@@ -136,10 +136,16 @@ def test_an_answer_is_the_address_with_the_epoch(details: object) -> None:
         ([b"h", b"-1"], DETAILS, "malformed reply"),
         ([b"h"], DETAILS, "malformed reply"),
         ([b"", b"1"], DETAILS, "malformed reply"),
+        ([b"a\nb", b"1"], DETAILS, "malformed reply"),
+        ([b"a b", b"1"], DETAILS, "malformed reply"),
+        ([b"h" * 256, b"1"], DETAILS, "malformed reply"),
+        ([b"h", b"0"], DETAILS, "malformed reply"),
+        ([b"h", b"65536"], DETAILS, "malformed reply"),
         ([b"h", 1], DETAILS, "malformed reply"),
         (b"h:1", DETAILS, "malformed reply"),
         ([b"h", b"1"], [b"config-epoch"], "malformed reply"),
         ([b"h", b"1"], 5, "malformed reply"),
+        ([b"h", b"1"], [[b"config-epoch"], [b"7"]], "malformed reply"),
     ],
 )
 def test_errors_and_malformed_replies_confirm_no_server(

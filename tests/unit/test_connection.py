@@ -164,6 +164,26 @@ async def test_a_server_that_must_not_be_used_is_condemned(
     assert isinstance(reply, NoReply | bytes) or str(reply) == reason
 
 
+async def test_a_reply_that_is_announced_as_larger_than_the_memory_ends_the_connection(
+    connection: Connection, transport: Transport, lost: list[str]
+) -> None:
+    """A list of four billion elements, by a broken server: asyncio would log a traceback."""
+
+    class Announced:
+        def feed(self, data: bytes) -> None:
+            pass
+
+        def gets(self) -> object:
+            raise MemoryError
+
+    connection._reader = Announced()  # type: ignore[assignment]
+    (sender,) = send(connection, 1)
+    connection.data_received(b"*4294967290\r\n")
+    assert transport.ended == "aborted"
+    assert lost == ["it does not speak the protocol: MemoryError"]
+    assert sender.replies == [NoReply(Answer.UNREACHABLE, lost[0])]
+
+
 async def test_replies_before_nonsense_reach_their_senders(
     connection: Connection, transport: Transport, lost: list[str]
 ) -> None:
