@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import logging
+import re
 import shutil
 import socket
 import ssl
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from evidence.servers import SERVICE, SentinelServer
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
@@ -264,8 +266,8 @@ class Tls:
 
 
 @contextlib.contextmanager
-def with_tls(folder: Path, *, mutual: bool = False) -> Iterator[Tls]:
-    certificates, port = Certificates(folder), free_port()
+def with_tls(folder: Path, *names: str, mutual: bool = False) -> Iterator[Tls]:
+    certificates, port = Certificates(folder, *names), free_port()
     master = process("redis", *tls_options(certificates, port, mutual=mutual))
     try:
         master.start()
@@ -376,6 +378,32 @@ async def test_a_certificate_is_checked(tls: Tls) -> None:
     async with Redlock([f"rediss://localhost:{tls.port}"]) as redlock:
         with pytest.raises(QuorumUnavailableError, match="certificate"):
             await redlock.lock("r", wait=0).acquire()
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["names", "addresses"])
+async def test_sentinels_announce_the_names_of_certificates(tmp_path: Path, *, names: bool) -> None:
+    port, config = free_port(), tmp_path / "sentinel.conf"
+    with with_tls(tmp_path, "localhost") as tls, contextlib.ExitStack() as stack:
+        certificate, key = tls.certificates.server
+        lines = [
+            *("port 0", f"tls-port {port}", "tls-auth-clients no", "tls-replication yes"),
+            *(f"tls-cert-file {certificate}", f"tls-key-file {key}"),
+            f"tls-ca-cert-file {tls.certificates.authority}",
+            "sentinel resolve-hostnames yes",
+            f"sentinel announce-hostnames {'yes' if names else 'no'}",
+        ]
+        watched = "localhost", tls.port
+        sentinel = SentinelServer(binary_of("redis"), config, "", watched, lines)
+        stack.callback(sentinel.kill)
+        sentinel.start()
+        url = tls.certificates.url(port).replace("rediss:", "rediss+sentinel:")
+        url = url.replace("?", f"/{SERVICE}?")
+        async with Redlock([url], master_timeout=TIMEOUT, restart_guard="off") as redlock:
+            if names:
+                await lock_once(redlock)
+            else:
+                where = rf"is not valid for '127\.0\.0\.1'.* at 127\.0\.0\.1:{tls.port}"
+                await until(lambda: bool(re.search(where, detail(redlock, 0))))
 
 
 @pytest.mark.parametrize(
