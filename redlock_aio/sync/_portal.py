@@ -244,7 +244,10 @@ class Portal:
         """
         self.check_thread()
         self.stop()
-        self._thread.join(timeout)
+        # At the exit of the interpreter another thread may be about to start this one. Nothing was
+        # acquired by it, and once it runs it ends by itself.
+        with contextlib.suppress(RuntimeError):
+            self._thread.join(timeout)
 
     def discard(self) -> None:
         """Make the thread end, which no call has used; another portal may use the manager."""

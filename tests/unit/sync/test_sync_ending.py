@@ -344,6 +344,33 @@ def test_a_daemon_thread_that_waits_at_exit_prints_no_traceback(target: str, sho
     assert "LockLostError" not in done.stderr
 
 
+STARTS = """
+import threading, time
+from redlock_aio.sync import Redlock, _portal
+from redlock_aio.testing import FakeMaster
+
+start, starting = threading.Thread.start, threading.Event()
+
+def start_late(thread):
+    if thread.name == _portal.THREAD_NAME:
+        starting.set()
+        time.sleep(1)
+    start(thread)
+
+threading.Thread.start = start_late
+redlock = Redlock([FakeMaster("a")], restart_guard="off")
+threading.Thread(target=redlock.lock("r").acquire, daemon=True).start()
+assert starting.wait(10)
+"""
+
+
+def test_a_daemon_thread_that_starts_a_portal_at_exit_prints_no_traceback() -> None:
+    """An error there would also leave the other managers open, with their leases."""
+    command = [sys.executable, "-c", STARTS]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # Which thread leaves a block
 
 
