@@ -39,6 +39,14 @@ EXITS: tuple[str, ErrorCode] = (
     "the interpreter exits, so this Redlock is closed", "interpreter-exits",
 )  # fmt: skip
 
+NO_THREAD: tuple[str, ErrorCode] = (
+    (
+        "gevent or eventlet have replaced the threads of this process, and the event loop of a"
+        " Redlock needs a real one: use a pool of threads or processes"
+    ),
+    "no-event-loop",
+)
+
 CLOSINGS: frozenset[ErrorCode] = frozenset({"redlock-closed", "interpreter-exits", "closed"})
 """What threads get that use a manager, or a lease of one, when the interpreter exits."""
 
@@ -107,7 +115,10 @@ class Portal:
         self._stopping = self._unused = False
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(started,), name=THREAD_NAME, daemon=True
+            target=self._run,
+            args=(started, threading.get_native_id()),
+            name=THREAD_NAME,
+            daemon=True,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         _running.add(self)
@@ -196,9 +207,13 @@ class Portal:
                 "own-event-loop",
             )
 
-    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        """Run the event loop; the target of the thread."""
+    def _run(self, started: Future[asyncio.AbstractEventLoop], starter: int) -> None:
+        """Run the event loop, unless the thread that has started this one is the same."""
         try:
+            # A greenlet would do at first. But a thread of the system has one running loop: no
+            # other manager, and no `asyncio.run` of the program, would get one there.
+            if threading.get_native_id() == starter:
+                raise RedlockError(*NO_THREAD)  # noqa: TRY301 - `started` takes it to the caller
             asyncio.run(self._serve(started))
         except BaseException as error:
             if started.done():

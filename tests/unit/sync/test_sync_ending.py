@@ -433,6 +433,23 @@ def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[Fak
     assert seen == [_portal.THREAD_NAME, 1, why, why]
 
 
+def test_greenlets_are_refused(masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of gevent and eventlet run in the thread of the system that starts them."""
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "get_native_id", lambda: 42)
+        manager = Redlock(masters, restart_guard="off")
+        for use in (manager.__enter__, manager.lock("r").acquire):
+            with pytest.raises(RedlockError) as raised:
+                use()
+            assert str(raised.value) == (
+                "gevent or eventlet have replaced the threads of this process, and the event loop"
+                " of a Redlock needs a real one: use a pool of threads or processes [no-event-loop]"
+            )
+    until(lambda: not portals())
+    with manager, manager.lock("r") as lease:
+        assert lease.valid
+
+
 @pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt, KeyError])
 def test_a_listener_can_not_end_the_thread(
     masters: list[FakeMaster], stop: type[BaseException], caplog: pytest.LogCaptureFixture
