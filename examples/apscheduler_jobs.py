@@ -36,10 +36,9 @@ async def main() -> None:
     scheduler = AsyncIOScheduler()
     # Late runs are merged or skipped, and this process never makes two at once.
     scheduler.add_job(clean_up, "interval", seconds=EVERY, max_instances=1, coalesce=True)
-    async with redlock:
-        scheduler.start()
-        await stop.wait()
-        scheduler.shutdown()  # cancels a job that runs, and so releases its lock
+    scheduler.start()
+    await stop.wait()
+    scheduler.shutdown()  # cancels a job that runs
 
 
-asyncio.run(main())
+asyncio.run(main())  # waits until that job has cleaned up, which releases its lock

@@ -135,6 +135,30 @@ async def test_apscheduler(masters: list[RealMaster], tmp_path: Path) -> None:
     assert (one.output + other.output).count("cleaning up") == 1
 
 
+async def test_a_job_of_apscheduler_that_is_stopped_cleans_up_under_its_lock(
+    masters: list[RealMaster], tmp_path: Path
+) -> None:
+    """A manager that was closed first would cancel the job again in its clean-up."""
+    need("apscheduler")
+    work = """
+    try:
+        print("at work", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.2)
+        print("cleaned up", flush=True)
+"""
+    recipe = (EXAMPLES / "apscheduler_jobs.py").read_text()
+    program = recipe.replace('    print("cleaning up", flush=True)\n', work)
+    assert program != recipe
+    at = Place(masters, tmp_path)
+    async with running("-c", program, EVERY="0.5", KEEP_MS="0", at=at) as host:
+        await host.says("at work\n")
+        assert await host.ends(signal.SIGTERM) == 0, host.output
+    assert "cleaned up\n" in host.output, host.output
+    await until(lambda: gone(masters, "lock:job:clean-up"))
+
+
 def jobs_of_cron() -> list[str]:
     """Return the commands of the crontab of the recipe, as cron gives them to the shell."""
     lines = [
