@@ -12,9 +12,10 @@ If that is before the release is sent, or if its replies show a loss, the block 
 import asyncio
 import functools
 import warnings
+from collections.abc import Sequence
 from datetime import timedelta
 from types import CoroutineType, TracebackType
-from typing import Any, Never, Self, TypeVar
+from typing import Any, Never, Self
 
 from anyio import CancelScope
 
@@ -30,10 +31,8 @@ from redlock_aio._rules.lease_state import HELD, LOST, RELEASED
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.quorum import OPEN, Vote
 from redlock_aio._rules.validation import quoted
-from redlock_aio.errors import LockLostError, LockNotHeldError, RedlockError, lost_before
+from redlock_aio.errors import LockLostError, RedlockError, lost_before
 from redlock_aio.events import Mode
-
-T = TypeVar("T")
 
 
 class NoFencingTokenError(RedlockError, AttributeError):
@@ -405,16 +404,62 @@ class Lease(OnlyForAsyncio):
         Cancellation:
             The lock is released anyway.
         """
+        return self._leave((), kind, error, trace)
+
+    def _leave(
+        self,
+        inside: "Sequence[Lease]",
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> "CoroutineType[Any, Any, None]":
+        """
+        Leave the block; see `__aexit__`.
+
+        Args:
+            inside: The leases of blocks that this task has entered in this one, and that go on,
+                in the order of entering.
+        """
         if not self._session.origin.is_here():
             refuse(self._hold, self._session.origin, error)
         emitter = self._session.emitter
         if emitter is None or self._released:
-            return self._exit(kind, error, trace)  # type: ignore[return-value]  # see above
-        leave = functools.partial(self._exit, kind, error, trace)
+            return self._exit(inside, kind, error, trace)  # type: ignore[return-value]  # see above
+        leave = functools.partial(self._exit, inside, kind, error, trace)
         return self._hold.reported(emitter, leave)  # type: ignore[return-value]
+
+    def _exit_scope(
+        self,
+        scope: CancelScope,
+        inside: "Sequence[Lease]",
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> BaseException | None:
+        """Exit *scope*, see `exit_scope`; blocks *inside* get new scopes behind that."""
+        paused = list[Lease]()
+        try:
+            for each in reversed(inside):
+                if each._pause_guard():  # noqa: SLF001 - of this class
+                    paused.append(each)
+            return exit_scope(self._hold, scope, self._session.masters, kind, error, trace)
+        finally:
+            for each in reversed(paused):
+                each._guard()  # noqa: SLF001
+                each._hold.notify_lost()  # noqa: SLF001
+
+    def _pause_guard(self) -> bool:
+        """Leave the scope for a moment, in which nothing is awaited; return whether it guards."""
+        scope = self._scope
+        if scope is None:
+            return False
+        scope.__exit__(None, None, None)
+        self._scope = None
+        return self._hold.guards.pop(scope, self) is not self  # not after a release in the body
 
     async def _exit(
         self,
+        inside: "Sequence[Lease]",
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
@@ -425,7 +470,8 @@ class Lease(OnlyForAsyncio):
         1. The scope is unregistered: a loss from now on must not cancel later code of the task.
         2. The release is sent, before the scope's exit, which may raise: however the block
            is left, the lock does not stay until its ttl is over.
-        3. The scope's exit takes its own cancellation out of *error*.
+        3. The scope's exit takes its own cancellation out of *error*. A scope can't be left
+           before those in it, so the blocks *inside* that go on get new ones behind that.
         4. Without an error the majority is awaited: it may say that the key was gone.
         5. If the lease is lost, the bodies around this one are cancelled now, see
            `HeldLease.notify_lost`.
@@ -439,7 +485,7 @@ class Lease(OnlyForAsyncio):
         if hold.state is HELD and not was_over:
             self._released = released_here = self._session.watchdog.leave(hold, self._task)
         if scope is not None:
-            error = exit_scope(hold, scope, self._session.masters, kind, error, trace)
+            error = self._exit_scope(scope, inside, kind, error, trace)
         # After a failed body nothing is awaited: the release is sent before all later commands.
         if released_here and error is None:
             release = hold.released
@@ -535,19 +581,3 @@ def _stop_cancelling_another(scope: CancelScope, task: asyncio.Task[object] | No
     if cancelling is not None:
         cancelling.cancel()
     return True
-
-
-def left_by_this_task(entered: dict[T, Sharer], resources: tuple[str, ...]) -> T:
-    """
-    Return the lease whose block this task leaves.
-
-    That is the last lease that this task has entered. If it has entered none, it is the last
-    one whose task has ended: fixtures may enter a block in one task and leave it in another.
-    """
-    task = asyncio.current_task()
-    for leaves in (lambda by: by is task, lambda by: by.done()):
-        for lease, ref in reversed(entered.items()):
-            by = ref and ref()
-            if not by or leaves(by):
-                return lease
-    raise LockNotHeldError(resources, "this task has not entered its block", "not-entered")

@@ -2,12 +2,14 @@
 
 import asyncio
 import functools
+import inspect
 import math
-from types import CoroutineType, TracebackType
+from types import CoroutineType, FrameType, TracebackType
 from typing import Any
 
 from redlock_aio._api import reporting
-from redlock_aio._api.lease import Lease, left_by_this_task
+from redlock_aio._api.blocks import Block, Place, caller_of, left_by, place_of
+from redlock_aio._api.lease import Lease
 from redlock_aio._engine.acquire.acquisition import Acquisition, check_overload
 from redlock_aio._engine.claim import Claim
 from redlock_aio._engine.hold import reentrancy
@@ -19,7 +21,7 @@ from redlock_aio._rules import lock_value
 from redlock_aio._rules.mistakes import NotALease, OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
 from redlock_aio._rules.validation import quoted
-from redlock_aio.errors import LockNotAcquiredError
+from redlock_aio.errors import LockNotAcquiredError, LockNotHeldError
 
 
 class Lock(NotALease, OnlyForAsyncio):
@@ -37,8 +39,7 @@ class Lock(NotALease, OnlyForAsyncio):
     def __init__(self, opener: Opener, spec: LockSpec) -> None:
         self._opener = opener
         self._spec = spec
-        # The leases of the entered blocks, with the tasks that entered them.
-        self._entered: dict[Lease, Sharer] = {}
+        self._entered: dict[Lease, Block[Sharer]] = {}
 
     def __repr__(self) -> str:
         spec = self._spec
@@ -93,11 +94,11 @@ class Lock(NotALease, OnlyForAsyncio):
             that does not answer now gets the release as soon as it answers again.
         """
         if (emitter := self._opener.emitter) is None:
-            return await self._obtain(entering=False)
-        obtain = functools.partial(self._obtain, entering=False)
-        return await reporting.reported(emitter, self._spec, obtain)
+            return await self._obtain()
+        return await reporting.reported(emitter, self._spec, self._obtain)
 
-    async def _obtain(self, *, entering: bool) -> Lease:
+    async def _obtain(self, place: Place | None = None) -> Lease:
+        """Acquire the lock; enter its block, if there is a *place* where one begins."""
         session, spec = self._opener.session(), self._spec
         masters, wait = session.masters, spec.options.wait
         began = asking_since = masters.clock()
@@ -111,7 +112,7 @@ class Lock(NotALease, OnlyForAsyncio):
             if queue.holder is not None or queue.readers or not isinstance(spec.key, Mutex):
                 hold = self._shared(session, waits=True)
                 if hold is not None:
-                    return self._share(session, hold, entering=entering)
+                    return self._share(session, hold, place)
             run = acquisition.run()
             try:
                 if spec.owner is None or not spec.options.reentrant:
@@ -122,21 +123,21 @@ class Lock(NotALease, OnlyForAsyncio):
                 reentrancy.add_hint(masters, session.local_queues, spec, error)
                 raise
             if won is not None:
-                return self._lease(acquisition, won, entering=entering)
+                return self._lease(acquisition, won, place)
 
     def _shared(self, session: Session, *, waits: bool) -> HeldLease | None:
         masters, queues = session.masters, session.local_queues
         return reentrancy.find_shared(masters, queues, self._spec, waits=waits)
 
-    def _share(self, session: Session, hold: HeldLease, *, entering: bool) -> Lease:
+    def _share(self, session: Session, hold: HeldLease, place: Place | None = None) -> Lease:
         options = self._spec.options
         task = task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
         session.watchdog.share(hold, task, options.ttl, renewed=options.auto_extend, at_least=keep)
         now, on_lost = session.masters.clock(), options.on_lost
-        lease = Lease(session, hold, task, now, on_lost, entered=entering)
-        if entering:
-            self._entered[lease] = task
+        lease = Lease(session, hold, task, now, on_lost, entered=place is not None)
+        if place is not None:
+            self._entered[lease] = Block(place, task)
         return lease
 
     async def try_acquire(self) -> Lease | None:
@@ -170,14 +171,14 @@ class Lock(NotALease, OnlyForAsyncio):
         several = not isinstance(spec.key, Mutex)
         may_share = spec.options.reentrant or acquisition.queue.readers or several
         if may_share and (hold := self._shared(session, waits=False)) is not None:
-            return self._share(session, hold, entering=False)
+            return self._share(session, hold)
         try:
             tried = await acquisition.try_once()
         except LockNotAcquiredError as error:
             return self._refused(session, error)
         if not tried.until:
             return self._refused(session, tried)
-        return self._lease(acquisition, tried, entering=False)
+        return self._lease(acquisition, tried)
 
     def _refused(self, session: Session, why: Claim | LockNotAcquiredError) -> Lease | None:
         """Return ``None``; raise if too few masters were asked, or if an event needs the error."""
@@ -189,7 +190,7 @@ class Lock(NotALease, OnlyForAsyncio):
             del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None
 
-    def _lease(self, acquisition: Acquisition, won: Claim, *, entering: bool) -> Lease:
+    def _lease(self, acquisition: Acquisition, won: Claim, place: Place | None = None) -> Lease:
         session, spec = acquisition.session, self._spec
         options, now = spec.options, session.masters.clock()
         max_hold, keep = options.max_hold, options.hold_at_least
@@ -204,9 +205,9 @@ class Lock(NotALease, OnlyForAsyncio):
             spec.owner,
         )
         task = hold.task
-        lease = Lease(session, hold, task, now, options.on_lost, entered=entering)
-        if entering:
-            self._entered[lease] = task
+        lease = Lease(session, hold, task, now, options.on_lost, entered=place is not None)
+        if place is not None:
+            self._entered[lease] = Block(place, task)
         return lease
 
     # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
@@ -219,10 +220,11 @@ class Lock(NotALease, OnlyForAsyncio):
         Cancellation:
             As for `acquire`.
         """
+        place = place_of(caller_of(inspect.currentframe()))
         if (emitter := self._opener.emitter) is None:
-            return self._obtain(entering=True)  # type: ignore[return-value]  # see above
-        obtain = functools.partial(self._obtain, entering=True)
-        return reporting.reported(emitter, self._spec, obtain, self)  # type: ignore[return-value]
+            return self._obtain(place)  # type: ignore[return-value]  # see above
+        obtain = functools.partial(self._obtain, place)
+        return reporting.reported(emitter, self._spec, obtain, self._entered)  # type: ignore[return-value]
 
     def __aexit__(
         self,
@@ -231,7 +233,7 @@ class Lock(NotALease, OnlyForAsyncio):
         trace: TracebackType | None,
     ) -> "CoroutineType[Any, Any, None]":
         """
-        Release the lease that this task has entered last; see `Lease.__aexit__`.
+        Release the lease that was entered where the block began; see `Lease.__aexit__`.
 
         Raises:
             LockLostError: The lease was lost, and the body has no exception of its own.
@@ -239,11 +241,32 @@ class Lock(NotALease, OnlyForAsyncio):
         Cancellation:
             The lock is released anyway.
         """
-        entered = self._entered
+        entered, inside = self._entered, list[Lease]()
         if len(entered) == 1:
             (lease,) = entered
         else:
-            lease = left_by_this_task(entered, self._spec.resources)
-        left = lease.__aexit__(kind, error, trace)  # raises in another loop than the lease's
+            lease, inside = self._left(caller_of(inspect.currentframe()))
+        left = lease._leave(inside, kind, error, trace)  # noqa: SLF001 - raises in another loop
         del entered[lease]
         return left
+
+    def _left(self, frame: FrameType | None) -> tuple[Lease, list[Lease]]:
+        """
+        Return the lease whose block *frame* leaves, and those of this task's blocks in that.
+
+        If this task has entered none, it is the last one whose task has ended: fixtures may enter
+        a block in one task and leave it in another.
+        """
+        here = Block(place_of(frame), task_ref(asyncio.current_task()))
+        if (lease := left_by(frame, here, self._entered)) is not None:
+            if self._entered[lease].by != here.by:
+                return lease, []
+            ours = [each for each, block in self._entered.items() if block.by == here.by]
+            return lease, ours[ours.index(lease) + 1 :]
+        for lease, block in reversed(self._entered.items()):
+            task = block.by and block.by()
+            if not task or task.done():
+                return lease, []
+        raise LockNotHeldError(
+            self._spec.resources, "this task has not entered its block", "not-entered"
+        )

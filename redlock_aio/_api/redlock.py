@@ -654,7 +654,7 @@ class Redlock(OnlyForAsyncio):
         )
         lease = Lease(session, hold, hold.task, masters.clock(), on_lost)
         if (emitter := session.emitter) is not None:
-            await announce(emitter, lease, masters.clock() - began, lease)
+            await announce(emitter, lease, masters.clock() - began)
         return lease
 
     async def inspect(self, resource: str, /) -> LockState:

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redlock_aio._api.lease import Lease
 from redlock_aio._engine.acquire.acquisition import is_overload
@@ -21,13 +20,13 @@ async def reported(
     emitter: Emitter,
     lock: LockSpec,
     obtain: Callable[[], Coroutine[object, object, T]],
-    entered: AbstractAsyncContextManager[object] | None = None,
+    entered: dict[Lease, Any] | None = None,
 ) -> T:
     """
     Await *obtain*, and emit `Acquired`, `Missed` or `Cancelled`.
 
     Args:
-        entered: The lock, if *obtain* also enters the lease for it.
+        entered: The entered blocks of the lock, if *obtain* also enters one.
     """
     loop = running_loop()
     clock, task = clock_of(loop), asyncio.current_task(loop)
@@ -46,18 +45,18 @@ async def reported(
         emitter.end_acquiring(task)
     # Else it shares a lease whose beginning is emitted, which is no acquisition.
     if lease is not None and not lease._hold.announced:  # noqa: SLF001
-        await announce(emitter, lease, clock() - began, lease if entered is None else entered)
+        await announce(emitter, lease, clock() - began, entered)
     return lease
 
 
 async def announce(
-    emitter: Emitter, lease: Lease, waited: float, leaving: AbstractAsyncContextManager[object]
+    emitter: Emitter, lease: Lease, waited: float, entered: dict[Lease, Any] | None = None
 ) -> None:
     """
     Emit `Acquired` in the task that has got *lease* after *waited* s, before it goes on.
 
     Args:
-        leaving: Releases the lease if the listener ends the program.
+        entered: As for `reported`.
     """
     lease._hold.announced = True  # noqa: SLF001
     fence = getattr(lease, "fencing_token", None)
@@ -68,7 +67,9 @@ async def announce(
         # The listener has raised an exception that ends the program, such as a
         # KeyboardInterrupt. The caller gets no lease then, and could not release it. As
         # after a body that has failed, the release is sent and not awaited.
-        await leaving.__aexit__(type(stop), stop, stop.__traceback__)
+        if entered is not None:
+            del entered[lease]
+        await lease.__aexit__(type(stop), stop, stop.__traceback__)
         raise
 
 

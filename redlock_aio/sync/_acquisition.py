@@ -4,29 +4,20 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from types import FrameType
 from typing import Any, NamedTuple
 
 import redlock_aio
 from redlock_aio import RedlockError
+from redlock_aio._api.blocks import Block, Place
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._portal import PortalOpener
 
 
 class Entered(NamedTuple):
-    """
-    An entered block of a lock.
+    """An entered block of a lock, with the number of the thread that has entered it."""
 
-    Attributes:
-        frame: The generator or coroutine that has called ``__enter__``: by its ``with`` it calls
-            ``__exit__`` too, in whichever thread. ``None`` for any other caller.
-
-        thread: The thread that has entered it.
-    """
-
-    frame: FrameType | None
-    thread: int
+    block: Block[int]
     lease: Lease
 
 
@@ -50,12 +41,12 @@ class ThreadAcquisition:
         entered: The entered blocks of a lock, for an acquisition that enters one: this is added
             to them.
 
-        frame: As for `Entered`.
+        place: Where that block begins.
     """
 
     __slots__ = (
-        "_acquire", "_entered", "_failed", "_frame", "_lease", "_on_lost", "_opener", "_portal",
-        "_taken_back", "_task", "_thread",
+        "_acquire", "_block", "_entered", "_failed", "_lease", "_on_lost", "_opener", "_portal",
+        "_taken_back", "_task",
     )  # fmt: skip
 
     def __init__(
@@ -64,15 +55,14 @@ class ThreadAcquisition:
         acquire: Callable[[redlock_aio.Redlock], Coroutine[Any, Any, redlock_aio.Lease | None]],
         on_lost: OnLostCall | None,
         entered: list[Entered] | None = None,
-        frame: FrameType | None = None,
+        place: Place | None = None,
     ) -> None:
         self._opener = opener
         self._portal = opener.opened()
         self._acquire = acquire
         self._on_lost = on_lost
-        self._entered = entered
-        self._frame = frame
-        self._thread = threading.get_ident()
+        self._entered = [] if entered is None else entered
+        self._block = None if place is None else Block(place, threading.get_ident())
         self._task: asyncio.Task[Any] | None = None
         self._lease: Lease | None = None
         self._failed = self._taken_back = False
@@ -108,12 +98,12 @@ class ThreadAcquisition:
         finally:
             self._task = None
         if lease is not None:  # nothing is awaited from here on
-            entered = self._entered
+            block = self._block
             self._lease = got = Lease(
-                self._opener, self._portal, lease, self._on_lost, entered=entered is not None
+                self._opener, self._portal, lease, self._on_lost, entered=block is not None
             )
-            if entered is not None:
-                entered.append(Entered(self._frame, self._thread, got))
+            if block is not None:
+                self._entered.append(Entered(block, got))
         return self._lease
 
     async def _take_back(self) -> None:
@@ -128,7 +118,7 @@ class ThreadAcquisition:
             self._task.cancel()
             await asyncio.wait([self._task])  # until its releases are underway
         if self._lease is not None:
-            if self._entered is not None:
+            if self._block is not None:
                 with contextlib.suppress(ValueError):  # another thread has left the block
-                    self._entered.remove(Entered(self._frame, self._thread, self._lease))
+                    self._entered.remove(Entered(self._block, self._lease))
             await self._lease._release()  # noqa: SLF001 - its public names are the async ones

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
+from redlock_aio._api.blocks import GENERATORS, Block, Place, caller_of, left_by, place_of
 from redlock_aio._api.faces import OwnThread
 from redlock_aio.sync._acquisition import Entered, ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._mistakes import OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
+
+SUSPENDED = inspect.CO_COROUTINE | GENERATORS
+"""The flags of functions of which several may be in a block in one thread, or leave in another."""
 
 Acquire: TypeAlias = Callable[[redlock_aio.Lock], Coroutine[Any, Any, redlock_aio.Lease]]
 
@@ -116,7 +120,7 @@ class Lock(OnlyForThreads):
         return acquire()
 
     def _acquisition(
-        self, entered: list[Entered] | None = None, frame: FrameType | None = None
+        self, entered: list[Entered] | None = None, place: Place | None = None
     ) -> ThreadAcquisition:
         owner = threading.current_thread()
         return ThreadAcquisition(
@@ -124,7 +128,7 @@ class Lock(OnlyForThreads):
             lambda redlock: self._acquire(self._of(redlock, owner)),
             self._on_lost,
             entered,
-            frame,
+            place,
         )
 
     def try_acquire(self) -> Lease | None:
@@ -153,7 +157,8 @@ class Lock(OnlyForThreads):
         If the lease is lost while the body runs, the body goes on: see `Lease.ensure_valid`
         and *on_lost*.
         """
-        acquisition = self._acquisition(self._entered, _caller(inspect.currentframe()))
+        place = place_of(caller_of(inspect.currentframe()), SUSPENDED)
+        acquisition = self._acquisition(self._entered, place)
         enter = cast("Callable[[], Lease]", acquisition.run)
         return enter()
 
@@ -164,14 +169,12 @@ class Lock(OnlyForThreads):
         trace: TracebackType | None,
     ) -> None:
         """
-        Release the lease that this thread has entered last; see `Lease.__exit__`.
-
-        A ``with`` in a generator, which another thread may end, releases its own lease.
+        Release the lease that was entered where the block began; see `Lease.__exit__`.
 
         Raises:
             LockLostError: The lease was lost, and the body has no exception of its own.
         """
-        entered = self._left(_caller(inspect.currentframe()))
+        entered = self._left(caller_of(inspect.currentframe()))
         self._entered.remove(entered)
         entered.lease.__exit__(kind, error, trace)
 
@@ -179,17 +182,13 @@ class Lock(OnlyForThreads):
         """
         Return the block that *frame* leaves.
 
-        A ``with`` enters and leaves by one frame, also in a generator that another thread ends,
-        as it ends a dependency of FastAPI. Other callers, such as `contextlib.ExitStack`, leave the
-        last block that this thread has entered, or the only one.
+        If this thread has entered none, it is the only one.
         """
-        entered, thread = list(self._entered), threading.get_ident()
-        for block in reversed(entered):
-            if block.frame is frame and (frame is not None or block.thread == thread):
-                return block
-        for block in reversed(entered):
-            if block.thread == thread:
-                return block
+        entered = list(self._entered)
+        here = Block(place_of(frame, SUSPENDED), threading.get_ident())
+        blocks = {number: block for number, (block, _) in enumerate(entered)}
+        if (number := left_by(frame, here, blocks)) is not None:
+            return entered[number]
         if len(entered) != 1:
             raise RedlockError(
                 f"{self!r} is left by a thread that has not entered it: make a lock for each"
@@ -216,14 +215,3 @@ class Lock(OnlyForThreads):
             elif name in {"locked", "is_locked"}:
                 what += ": use 'redlock.is_locked(name)'"
             raise AttributeError(what, name=name, obj=self)
-
-
-def _caller(frame: FrameType | None) -> FrameType | None:
-    """Return the caller of *frame* if that can be suspended; else ``None``."""
-    caller = None if frame is None else frame.f_back
-    # All others end in the thread in which they began. To keep that of an `ExitStack` would keep
-    # the variables of all its callers alive for as long as the lock is held.
-    return caller if caller is not None and caller.f_code.co_flags & _SUSPENDED else None
-
-
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

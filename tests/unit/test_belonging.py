@@ -335,6 +335,142 @@ async def test_a_generator_that_the_loop_ends_reports_it(
     assert TASK in str(reported[0]["exception"])
 
 
+@pytest.mark.parametrize("on_lost", ["cancel", "flag"])
+@pytest.mark.promise("S3")
+async def test_a_generator_that_is_not_exhausted_releases_its_own_permit(
+    redlock: Redlock, on_lost: Any
+) -> None:
+    """Its consumer goes on, and other tasks have blocks of the same semaphore."""
+    api = redlock.semaphore("api", permits=5, on_lost=on_lost)
+    reported: list[dict[str, Any]] = []
+    before = loop().get_exception_handler()
+    loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    async def stream() -> AsyncGenerator[Lease, None]:
+        async with api as lease:
+            yield lease
+
+    async def consume() -> None:
+        async for _ in stream():
+            break
+        await asyncio.sleep(1)
+
+    try:
+        consumers = [in_a_task(consume()) for _ in range(2)]
+        async with api as own:
+            await asyncio.sleep(0.5)
+            assert own.valid
+            assert redlock.statistics().leases == 1
+        await asyncio.gather(*consumers)
+        gc.collect()
+    finally:
+        loop().set_exception_handler(before)
+    told = [str(context["exception"]) for context in reported]
+    assert len(told) == (2 if on_lost == "cancel" else 0)
+    assert all(TASK in text for text in told)
+
+
+async def test_a_task_that_ends_the_generator_of_another_keeps_its_own_permit(
+    redlock: Redlock,
+) -> None:
+    api = redlock.semaphore("api", permits=5, on_lost="flag")
+
+    async def block() -> AsyncGenerator[Lease, None]:
+        async with api as lease:
+            yield lease
+
+    generator = block()
+
+    async def enter_and_go_on(lease: asyncio.Future[Lease]) -> None:
+        lease.set_result(await anext(generator))
+        await asyncio.sleep(1)
+
+    entered = loop().create_future()
+    other = in_a_task(enter_and_go_on(entered))
+    theirs = await entered
+    async with api as mine:
+        await generator.aclose()
+        assert (mine.valid, theirs.valid) == (True, False)
+    assert not mine.valid
+    await other
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "permits": {"permits": 5},
+    "reentrant": {"reentrant": True},
+    "readers": {"shared": True, "reentrant": True},
+}
+"""Locks that a task may enter again while it is in a block of them."""
+
+
+@pytest.mark.parametrize("on_lost", ["cancel", "flag"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stack_keeps_its_lease_behind_a_block_that_began_before(
+    redlock: Redlock, kind: str, on_lost: Any
+) -> None:
+    lock = redlock.lock("r", on_lost=on_lost, **KINDS[kind])
+    async with contextlib.AsyncExitStack() as stack:
+        async with lock as inner:
+            first, second = [await stack.enter_async_context(lock) for _ in range(2)]
+        assert (inner.valid, first.valid, second.valid) == (False, True, True)
+        async with lock as inner:
+            await stack.aclose()
+            assert (inner.valid, first.valid, second.valid) == (True, False, False)
+        assert not inner.valid
+    assert redlock.statistics().leases == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_block_that_goes_on_behind_one_that_began_before_is_guarded(
+    redlock: Redlock, masters: Masters, kind: str, *, early: bool
+) -> None:
+    """Also if the body has released its lease before."""
+    lock = redlock.lock("r", ttl=1_000, **KINDS[kind])
+    with pytest.raises(LockLostError):
+        async with contextlib.AsyncExitStack() as stack:
+            async with lock as inner:
+                leases = [await stack.enter_async_context(lock) for _ in range(3)]
+                if early:
+                    await leases[2].release()
+            assert not inner.valid
+            hang(masters)
+            began = loop().time()
+            await asyncio.sleep(60)
+    assert loop().time() - began < 2
+    assert not any(lease.valid for lease in leases)
+    assert redlock.statistics().leases == 0
+    resume(masters)
+    await asyncio.sleep(2)  # nothing cancels what comes behind
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_of_blocks_that_end_in_another_order_the_lost_one_raises(
+    redlock: Redlock, which: int
+) -> None:
+    lock = redlock.semaphore("r", permits=5)
+    first = second = await lock.acquire()
+    await first.release()
+    raised: list[int] = []
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with lock as first:
+                    second = await stack.enter_async_context(lock)
+                    await lock.force_release((first, second)[which].permit or 0)
+                    await asyncio.sleep(60)
+            except LockLostError:
+                raised.append(0)
+            assert not first.valid
+            await asyncio.sleep(60)
+            assert second.valid
+    except LockLostError:
+        raised.append(1)
+    assert raised == [which]
+    assert redlock.statistics().leases == 0
+    await asyncio.sleep(60)  # nothing cancels what comes behind
+
+
 async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> None:
     """A task that entered no block leaves the block of a task that has ended, if there is one."""
     lock = redlock.lock("r", reentrant=True, owner="o", on_lost="flag")

@@ -23,10 +23,12 @@ SAME_NAME = {
 OTHER_SENTENCE = {
     "Redlock.locked": "Return a decorator: each call of a function or method runs under a lock.",
     "Lock.__enter__": "Acquire the lock; see `acquire`.",
-    "Lock.__exit__": "Release the lease that this thread has entered last; see `Lease.__exit__`.",
+    "Lock.__exit__": (
+        "Release the lease that was entered where the block began; see `Lease.__exit__`."
+    ),
     "Semaphore.__enter__": "Acquire the lock; see `acquire`.",
     "Semaphore.__exit__": (
-        "Release the lease that this thread has entered last; see `Lease.__exit__`."
+        "Release the lease that was entered where the block began; see `Lease.__exit__`."
     ),
     "Term.__enter__": "Return the term, which the end of the block leaves.",
     "Term.__exit__": "Stand down; see `Lease.__exit__`.",

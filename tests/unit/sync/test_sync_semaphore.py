@@ -147,6 +147,19 @@ def test_a_lock_in_a_stack_keeps_no_variables_of_its_callers_alive(redlock: Redl
         assert enter(stack)() is None
 
 
+def test_a_stack_keeps_its_lease_behind_a_block_that_began_before(redlock: Redlock) -> None:
+    api = redlock.semaphore("api", permits=5)
+    with ExitStack() as stack:
+        with api as inner:
+            first, second = [stack.enter_context(api) for _ in range(2)]
+        assert (inner.valid, first.valid, second.valid) == (False, True, True)
+        with api as inner:
+            stack.close()
+            assert (inner.valid, first.valid, second.valid) == (True, False, False)
+        assert not inner.valid
+    assert redlock.statistics().leases == 0
+
+
 def test_a_lock_with_permits_is_a_semaphore(redlock: Redlock) -> None:
     for made in (redlock.semaphore("api", permits=5), redlock.lock("api", permits=5, fair=True)):
         assert isinstance(made, Semaphore)
