@@ -1,6 +1,7 @@
 """The commands that only look: who holds a lock, and which locks are held."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -137,7 +138,7 @@ async def watch(
     In a terminal the state is updated in place. Otherwise there is a line for each change.
     """
     pause = (INTERVAL if interval is None else max(interval, 10)) / 1000
-    ends = None if for_ is None else time.monotonic() + for_ / 1000
+    ends = math.inf if for_ is None else time.monotonic() + for_ / 1000
     async with frame.connected() as redlock:
         with wrong_options():
             state = await state_of(redlock, key, permits)
@@ -146,9 +147,10 @@ async def watch(
         with view:
             while True:
                 view.show(state)
-                if ends is not None and time.monotonic() + pause > ends:
+                left = ends - time.monotonic()
+                if left <= 0:
                     return verdict(state)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, left))
                 state = await state_of(redlock, key, permits)
 
 

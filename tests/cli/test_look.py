@@ -139,6 +139,26 @@ def test_a_watch_ends_after_its_time(
     assert f"{key!r} is held by " in line
 
 
+def test_a_watch_looks_once_more_when_its_time_is_over(
+    masters: Masters, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is that of the end, also if the next look would come later."""
+    shown: list[LockState | SemaphoreState] = []
+
+    class View(look.Changes):
+        def show(self, state: LockState | SemaphoreState) -> None:
+            shown.append(state)
+            if len(shown) == 1:
+                other = threading.Thread(target=hold, args=(masters, key))
+                other.start()
+                other.join()
+
+    monkeypatch.setattr(look, "Changes", View)
+    arguments = ["--for", "2s", "--interval", "1m", "--master-timeout", "1s"]
+    assert app.main(["watch", key, *arguments]) == Exit.DONE
+    assert len(shown) == 2
+
+
 def test_a_release_wants_to_be_confirmed(
     masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
