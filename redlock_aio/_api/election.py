@@ -62,6 +62,9 @@ class Term(OnlyForAsyncio):
 
         A term that was lost meanwhile cancels the body at its first await.
 
+        Raises:
+            RuntimeError: It was entered before.
+
         Cancellation:
             Nothing is awaited.
         """

@@ -55,7 +55,13 @@ class Term(OnlyForThreads):
         self._lease.ensure_valid()
 
     def __enter__(self) -> Self:
-        """Return the term, which the end of the block leaves."""
+        """
+        Return the term, which the end of the block leaves.
+
+        Raises:
+            RuntimeError: It was entered before.
+        """
+        self._lease._enter()  # noqa: SLF001 - of this package; a lost term begins its block, too
         return self
 
     def __exit__(

@@ -240,10 +240,14 @@ class Lease(OnlyForThreads):
             RedlockError: This process is a forked child of the one that holds it.
         """
         self.ensure_valid()
+        self._enter()
+        return self
+
+    def _enter(self) -> None:
+        """Begin the block; raise `RuntimeError` if it was entered before."""
         if self._entered:
             raise RuntimeError("a lease can be entered only once")
         self._entered = True
-        return self
 
     def __exit__(
         self,

@@ -60,6 +60,16 @@ def test_a_loss_or_an_error_of_the_body(redlock: Redlock, raises: bool) -> None:
     assert turns == (1 if raises else 2)
 
 
+def test_a_term_is_entered_once(redlock: Redlock) -> None:
+    """The end of an inner block would stand down, and the outer one go on without the lock."""
+    term = next(redlock.election("leader"))
+    with term:
+        with pytest.raises(RuntimeError, match="can be entered only once"), term:
+            pytest.fail("the block began")
+        assert term.lease.valid
+    assert not term.lease.valid
+
+
 def test_a_turn_without_its_block_stands_down(redlock: Redlock) -> None:
     election = redlock.election("r")
     first, second = next(election), next(election)
