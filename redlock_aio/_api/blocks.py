@@ -7,7 +7,7 @@ A lock may be entered again while it is entered, by the same task or thread and 
 
 import inspect
 from types import CodeType, FrameType
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -15,22 +15,18 @@ T = TypeVar("T")
 GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 """The flags of functions whose blocks another task or thread may leave."""
 
-Place: TypeAlias = FrameType | CodeType
+Site: TypeAlias = FrameType | CodeType
 """Where a block is entered and left: the frame that does it, or the code that this runs."""
 
-
-class Block(NamedTuple, Generic[B]):
-    """A block: where it is entered, and the task or thread by which."""
-
-    place: Place
-    by: B
+Block: TypeAlias = tuple[Site, B]
+"""A block: where it is entered, and the task or thread by which."""
 
 
 def caller_of(frame: FrameType | None) -> FrameType | None:
     return None if frame is None else frame.f_back
 
 
-def place_of(frame: FrameType | None, kept: int = GENERATORS) -> Place:
+def place_of(frame: FrameType | None, kept: int = GENERATORS) -> Site:
     """
     Return what *frame*, which enters or leaves a lock, has in common at both ends of a block.
 
@@ -59,18 +55,19 @@ def left_by(frame: FrameType | None, here: Block[B], entered: dict[T, Block[B]])
 
         entered: The blocks in the order of entering.
     """
+    place, by = here
     # A generator leaves its own block, whoever ends it.
-    whoever = here.place is frame
+    whoever = place is frame
     for key, block in reversed(entered.items()):
-        if block.place is here.place and (whoever or block.by == here.by):
+        if block[0] is place and (whoever or block[1] == by):
             return key
-    running = set[Place]()
+    running = set[Site]()
     while frame is not None:
         running.add(frame.f_code)
         frame = frame.f_back
-    ours = [key for key, block in reversed(entered.items()) if block.by == here.by]
+    ours = [key for key, (_, enterer) in reversed(entered.items()) if enterer == by]
     for key in ours:
-        place = entered[key].place
-        if place not in running and not isinstance(place, FrameType):
+        began = entered[key][0]
+        if began not in running and not isinstance(began, FrameType):
             return key
     return ours[0] if ours else None

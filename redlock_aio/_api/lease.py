@@ -437,11 +437,9 @@ class Lease(OnlyForAsyncio):
         trace: TracebackType | None,
     ) -> BaseException | None:
         """Exit *scope*, see `exit_scope`; blocks *inside* get new scopes behind that."""
-        paused = list[Lease]()
+        paused: list[Lease] = []
         try:
-            for each in reversed(inside):
-                if each._pause_guard():  # noqa: SLF001 - of this class
-                    paused.append(each)
+            paused.extend(each for each in reversed(inside) if each._pause_guard())  # noqa: SLF001
             return exit_scope(self._hold, scope, self._session.masters, kind, error, trace)
         finally:
             for each in reversed(paused):
@@ -484,8 +482,10 @@ class Lease(OnlyForAsyncio):
         was_over, released_here = self._released, False
         if hold.state is HELD and not was_over:
             self._released = released_here = self._session.watchdog.leave(hold, self._task)
-        if scope is not None:
+        if inside and scope is not None:
             error = self._exit_scope(scope, inside, kind, error, trace)
+        elif scope is not None:
+            error = exit_scope(hold, scope, self._session.masters, kind, error, trace)
         # After a failed body nothing is awaited: the release is sent before all later commands.
         if released_here and error is None:
             release = hold.released

@@ -2,13 +2,14 @@
 
 import asyncio
 import functools
-import inspect
 import math
+import sys
+from collections.abc import Sequence
 from types import CoroutineType, FrameType, TracebackType
 from typing import Any
 
 from redlock_aio._api import reporting
-from redlock_aio._api.blocks import Block, Place, caller_of, left_by, place_of
+from redlock_aio._api.blocks import Block, Site, left_by, place_of
 from redlock_aio._api.lease import Lease
 from redlock_aio._engine.acquire.acquisition import Acquisition, check_overload
 from redlock_aio._engine.claim import Claim
@@ -97,7 +98,7 @@ class Lock(NotALease, OnlyForAsyncio):
             return await self._obtain()
         return await reporting.reported(emitter, self._spec, self._obtain)
 
-    async def _obtain(self, place: Place | None = None) -> Lease:
+    async def _obtain(self, place: Site | None = None) -> Lease:
         """Acquire the lock; enter its block, if there is a *place* where one begins."""
         session, spec = self._opener.session(), self._spec
         masters, wait = session.masters, spec.options.wait
@@ -129,7 +130,7 @@ class Lock(NotALease, OnlyForAsyncio):
         masters, queues = session.masters, session.local_queues
         return reentrancy.find_shared(masters, queues, self._spec, waits=waits)
 
-    def _share(self, session: Session, hold: HeldLease, place: Place | None = None) -> Lease:
+    def _share(self, session: Session, hold: HeldLease, place: Site | None = None) -> Lease:
         options = self._spec.options
         task = task_ref(asyncio.current_task(session.loop))
         keep = options.hold_at_least
@@ -137,7 +138,7 @@ class Lock(NotALease, OnlyForAsyncio):
         now, on_lost = session.masters.clock(), options.on_lost
         lease = Lease(session, hold, task, now, on_lost, entered=place is not None)
         if place is not None:
-            self._entered[lease] = Block(place, task)
+            self._entered[lease] = place, task
         return lease
 
     async def try_acquire(self) -> Lease | None:
@@ -190,7 +191,7 @@ class Lock(NotALease, OnlyForAsyncio):
             del why  # breaks the cycle of error and frame, which would keep the attempt alive
         return None
 
-    def _lease(self, acquisition: Acquisition, won: Claim, place: Place | None = None) -> Lease:
+    def _lease(self, acquisition: Acquisition, won: Claim, place: Site | None = None) -> Lease:
         session, spec = acquisition.session, self._spec
         options, now = spec.options, session.masters.clock()
         max_hold, keep = options.max_hold, options.hold_at_least
@@ -207,7 +208,7 @@ class Lock(NotALease, OnlyForAsyncio):
         task = hold.task
         lease = Lease(session, hold, task, now, options.on_lost, entered=place is not None)
         if place is not None:
-            self._entered[lease] = Block(place, task)
+            self._entered[lease] = place, task
         return lease
 
     # pyright takes an `async def` to return a `CoroutineType`, so only with this annotation is a
@@ -220,7 +221,8 @@ class Lock(NotALease, OnlyForAsyncio):
         Cancellation:
             As for `acquire`.
         """
-        place = place_of(caller_of(inspect.currentframe()))
+        # `inspect.currentframe()` would make an object of this frame, too.
+        place = place_of(sys._getframe(1))  # noqa: SLF001
         if (emitter := self._opener.emitter) is None:
             return self._obtain(place)  # type: ignore[return-value]  # see above
         obtain = functools.partial(self._obtain, place)
@@ -241,31 +243,32 @@ class Lock(NotALease, OnlyForAsyncio):
         Cancellation:
             The lock is released anyway.
         """
-        entered, inside = self._entered, list[Lease]()
+        entered = self._entered
+        inside: Sequence[Lease] = ()
         if len(entered) == 1:
             (lease,) = entered
         else:
-            lease, inside = self._left(caller_of(inspect.currentframe()))
+            lease, inside = self._left(sys._getframe(1))  # noqa: SLF001
         left = lease._leave(inside, kind, error, trace)  # noqa: SLF001 - raises in another loop
         del entered[lease]
         return left
 
-    def _left(self, frame: FrameType | None) -> tuple[Lease, list[Lease]]:
+    def _left(self, frame: FrameType) -> tuple[Lease, list[Lease]]:
         """
         Return the lease whose block *frame* leaves, and those of this task's blocks in that.
 
         If this task has entered none, it is the last one whose task has ended: fixtures may enter
         a block in one task and leave it in another.
         """
-        here = Block(place_of(frame), task_ref(asyncio.current_task()))
-        if (lease := left_by(frame, here, self._entered)) is not None:
-            if self._entered[lease].by != here.by:
+        entered, task = self._entered, task_ref(asyncio.current_task())
+        if (lease := left_by(frame, (place_of(frame), task), entered)) is not None:
+            if entered[lease][1] != task:
                 return lease, []
-            ours = [each for each, block in self._entered.items() if block.by == here.by]
+            ours = [each for each, (_, by) in entered.items() if by == task]
             return lease, ours[ours.index(lease) + 1 :]
-        for lease, block in reversed(self._entered.items()):
-            task = block.by and block.by()
-            if not task or task.done():
+        for lease, (_, ref) in reversed(entered.items()):
+            by = ref and ref()
+            if not by or by.done():
                 return lease, []
         raise LockNotHeldError(
             self._spec.resources, "this task has not entered its block", "not-entered"

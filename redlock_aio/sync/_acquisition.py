@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import redlock_aio
 from redlock_aio import RedlockError
-from redlock_aio._api.blocks import Block, Place
+from redlock_aio._api.blocks import Block, Site
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._portal import PortalOpener
@@ -55,14 +55,14 @@ class ThreadAcquisition:
         acquire: Callable[[redlock_aio.Redlock], Coroutine[Any, Any, redlock_aio.Lease | None]],
         on_lost: OnLostCall | None,
         entered: list[Entered] | None = None,
-        place: Place | None = None,
+        place: Site | None = None,
     ) -> None:
         self._opener = opener
         self._portal = opener.opened()
         self._acquire = acquire
         self._on_lost = on_lost
         self._entered = [] if entered is None else entered
-        self._block = None if place is None else Block(place, threading.get_ident())
+        self._block = None if place is None else (place, threading.get_ident())
         self._task: asyncio.Task[Any] | None = None
         self._lease: Lease | None = None
         self._failed = self._taken_back = False

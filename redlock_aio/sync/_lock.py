@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
-from redlock_aio._api.blocks import GENERATORS, Block, Place, caller_of, left_by, place_of
+from redlock_aio._api.blocks import GENERATORS, Site, caller_of, left_by, place_of
 from redlock_aio._api.faces import OwnThread
 from redlock_aio.sync._acquisition import Entered, ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
@@ -120,7 +120,7 @@ class Lock(OnlyForThreads):
         return acquire()
 
     def _acquisition(
-        self, entered: list[Entered] | None = None, place: Place | None = None
+        self, entered: list[Entered] | None = None, place: Site | None = None
     ) -> ThreadAcquisition:
         owner = threading.current_thread()
         return ThreadAcquisition(
@@ -185,7 +185,7 @@ class Lock(OnlyForThreads):
         If this thread has entered none, it is the only one.
         """
         entered = list(self._entered)
-        here = Block(place_of(frame, SUSPENDED), threading.get_ident())
+        here = place_of(frame, SUSPENDED), threading.get_ident()
         blocks = {number: block for number, (block, _) in enumerate(entered)}
         if (number := left_by(frame, here, blocks)) is not None:
             return entered[number]
