@@ -369,17 +369,23 @@ class Lease(OnlyForAsyncio):
         self._guard()
         return self
 
-    def _guard(self) -> None:
+    def _guard(self, before: CancelScope | None = None) -> None:
         """
         Begin to guard the body of the running task, unless *on_lost* is "flag".
 
-        The lease is held: both callers have just seen that it is valid, and nothing was awaited
-        since. A loss from now on cancels the scope.
+        A loss from now on cancels the scope. The lease is held now: the callers have just seen
+        that it is valid, and nothing was awaited since.
+
+        Args:
+            before: The scope that has guarded the body so far. With one, the lease may be lost:
+                the caller notifies it.
         """
         if self._on_lost == "cancel":
             self._scope = scope = self._session.watchdog.scope()
             self._hold.guards[scope] = self._task
             scope.__enter__()
+            if before is not None:
+                _continue_scope(scope, before)
 
     def __aexit__(
         self,
@@ -437,23 +443,30 @@ class Lease(OnlyForAsyncio):
         trace: TracebackType | None,
     ) -> BaseException | None:
         """Exit *scope*, see `exit_scope`; blocks *inside* get new scopes behind that."""
-        paused: list[Lease] = []
+        paused: list[tuple[Lease, CancelScope]] = []
         try:
-            paused.extend(each for each in reversed(inside) if each._pause_guard())  # noqa: SLF001
+            paused.extend(
+                (each, left)
+                for each in reversed(inside)
+                if (left := each._pause_guard()) is not None  # noqa: SLF001
+            )
             return exit_scope(self._hold, scope, self._session.masters, kind, error, trace)
         finally:
-            for each in reversed(paused):
-                each._guard()  # noqa: SLF001
+            for each, before in reversed(paused):
+                each._guard(before)  # noqa: SLF001
+            # Behind that: of bodies that share a lock only the innermost is cancelled.
+            for each, _ in paused:
                 each._hold.notify_lost()  # noqa: SLF001
 
-    def _pause_guard(self) -> bool:
-        """Leave the scope for a moment, in which nothing is awaited; return whether it guards."""
+    def _pause_guard(self) -> CancelScope | None:
+        """Leave the scope for a moment, in which nothing is awaited; return it if it guards."""
         scope = self._scope
         if scope is None:
-            return False
+            return None
         scope.__exit__(None, None, None)
         self._scope = None
-        return self._hold.guards.pop(scope, self) is not self  # not after a release in the body
+        # Not after a release in the body.
+        return scope if self._hold.guards.pop(scope, self) is not self else None
 
     async def _exit(
         self,
@@ -564,6 +577,18 @@ def _left_elsewhere(hold: HeldLease, scope: CancelScope, masters: MasterSet) -> 
         " on_lost='flag', or acquire() and release()",
         "left-by-another-task",
     )
+
+
+def _continue_scope(scope: CancelScope, before: CancelScope) -> None:
+    """
+    Let *scope* pass the cancellations of its task by others that have come in *before*, too.
+
+    A scope takes its own cancellation out of an exception only if the task was cancelled by nobody
+    else since it was entered. anyio has no public name for that number.
+    """
+    new: Any = scope
+    old: Any = before
+    new._cancelling_at_enter = min(new._cancelling_at_enter, old._cancelling_at_enter)  # noqa: SLF001
 
 
 def _stop_cancelling_another(scope: CancelScope, task: asyncio.Task[object] | None) -> bool:

@@ -471,6 +471,59 @@ async def test_of_blocks_that_end_in_another_order_the_lost_one_raises(
     await asyncio.sleep(60)  # nothing cancels what comes behind
 
 
+async def test_a_block_that_goes_on_passes_the_cancellation_of_its_task(redlock: Redlock) -> None:
+    """Its lease is lost after the task was cancelled, and before the task has ended."""
+    lock = redlock.semaphore("r", permits=5)
+    cleaned: list[float] = []
+
+    async def work() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with lock:
+                    going_on = await stack.enter_async_context(lock)
+                    await asyncio.sleep(60)
+            finally:
+                began = loop().time()
+                try:
+                    await lock.force_release(going_on.permit or 0)
+                    await asyncio.sleep(60)
+                finally:
+                    cleaned.append(loop().time() - began)
+
+    task = in_a_task(work())
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned[0] < 2
+    assert redlock.statistics().leases == 0
+
+
+async def test_of_two_blocks_that_go_on_and_share_a_lost_lock_both_raise(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """The inner one can't if both are cancelled at once."""
+    lock = redlock.lock("r", ttl=1_000, reentrant=True)
+    outer, inner = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
+    raised: list[str] = []
+    try:
+        async with outer:
+            try:
+                async with inner, lock:
+                    for stack in (outer, inner):
+                        await stack.enter_async_context(lock)
+                    hang(masters)
+                    await asyncio.sleep(60)
+            except LockLostError:
+                raised.append("inner")
+            await asyncio.sleep(60)
+    except LockLostError:
+        raised.append("outer")
+    assert raised == ["inner", "outer"]
+    assert redlock.statistics().leases == 0
+    resume(masters)
+
+
 async def test_of_several_blocks_each_task_leaves_its_own(redlock: Redlock) -> None:
     """A task that entered no block leaves the block of a task that has ended, if there is one."""
     lock = redlock.lock("r", reentrant=True, owner="o", on_lost="flag")
