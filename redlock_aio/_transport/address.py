@@ -92,7 +92,8 @@ next lock would be asked of masters that none of its requests reaches.
 """
 
 
-_CERTIFICATES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_CERTIFICATE_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_CERTIFICATES = (*_CERTIFICATE_FILES, "ssl_ca_path")
 """The settings that name a file, or a folder, with certificates."""
 
 
@@ -429,10 +430,13 @@ def _states(named: Iterable[object]) -> tuple[object, ...]:
 
 def _which_file(error: Exception, settings: Mapping[str, object]) -> str:
     """Return which file of the *settings* has led to the *error*; Python's text names none."""
-    for name, path in [(name, settings[name]) for name in _CERTIFICATES if settings.get(name)]:
+    for name in _CERTIFICATE_FILES:  # OpenSSL accepts a folder that does not exist
+        path = settings.get(name) or os.devnull
         try:
             with Path(str(path)).open("rb"):
                 pass
+        except ValueError:  # a null byte in the path
+            continue
         except OSError as found:
             if isinstance(error, OSError) and found.errno == error.errno:
                 return f"{found.strerror} ({name}={path})"

@@ -303,8 +303,10 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
         ("rediss+cluster", "", "Connection refused"),
         ("rediss", "?ssl_ca_certs=missing.pem", r"directory \(ssl_ca_certs=missing\.pem\)"),
         ("rediss", "?ssl_certfile=c.pem&ssl_keyfile=other.key", "TLS options can't be used.*KEY"),
+        ("rediss", "?ssl_ca_path=no&ssl_certfile=no.pem", r"directory \(ssl_certfile=no\.pem\)"),
+        ("rediss", "?ssl_ca_certs=a%00b", "TLS options can't be used: embedded null byte"),
     ],
-    ids=["away", "Cluster away", "missing file", "wrong key"],
+    ids=["away", "Cluster away", "missing file", "wrong key", "missing folder too", "null byte"],
 )
 async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, options: str, why: str
