@@ -262,8 +262,11 @@ class Supervision:
 
     def _look(self, child: Child, now: float) -> None:
         """Begin to end the command if it has to be, or call its end off."""
+        # First the lease. Between the two questions this process may be stopped until the lease
+        # is over; the guardian has acted then, and that is what is told.
+        is_valid = self._lease.valid
         self._hear_guardian(child, now)
-        if not self._lease.valid:
+        if not is_valid:
             if self._ending is None:
                 self._out.note(f"the lock is lost; ending {child.group} by SIGTERM")
             self._end(child, Ending.LOST, now)

@@ -330,6 +330,39 @@ async def test_the_guardian_acts_only_after_redlock(
     assert trial.guardian.told < 20  # told when the lease was extended, and not at each look
 
 
+async def test_a_stop_during_a_look_is_told_by_what_the_guardian_did(
+    masters: Masters,
+    run: Callable[[float], Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The word of the guardian comes after the look at its pipe, and before that at the lease."""
+    trial, stops = run(0.0), False
+
+    def look() -> bool:
+        nonlocal stops
+        if stops:
+            stops = False
+            loop().stall(60)
+            trial.command.exit(137)
+            monkeypatch.setattr(trial.guardian, "look", hear)
+        return True
+
+    def hear() -> bool:
+        trial.guardian.has_acted = True
+        return True
+
+    monkeypatch.setattr(trial.guardian, "look", look)
+
+    async def script() -> None:
+        nonlocal stops
+        await asyncio.sleep(5)
+        stops = True
+
+    assert await supervised(masters, trial, script, Limits(GRACE)) == Exit.LOST
+    assert "did not run in time; the guardian has sent SIGTERM" in capsys.readouterr().err
+
+
 async def test_after_a_stop_an_extension_gets_a_chance(
     masters: Masters, run: Callable[[float], Run]
 ) -> None:
