@@ -52,6 +52,7 @@ SHARED = {
     "_api.blocks": {"sync"},
     "_api.faces": {"sync", "cli"},
     "_rules.validation": {"sync"},
+    "_transport.address": {"cli"},
     "_transport.resolver": {"cli"},
 }
 """Private modules that parts of `ONLY_PUBLIC` import: what they share is no feature for users."""

@@ -1,7 +1,6 @@
 """Asks the nodes of a Redis Cluster, each for a limited time, and all at once."""
 
 import asyncio
-from collections.abc import Iterable
 
 from redis.asyncio.connection import ConnectionPool
 
@@ -23,14 +22,14 @@ async def asked(master: MasterUrl, patience: float) -> tuple[ClusterAnswers, str
     """
     secure = master.nodes[0].startswith("rediss")
     replies: dict[tuple[str, int], object] = {}
-    await _ask({_where(url): url for url in master.nodes}, replies, patience)
+    all_answered = await _ask({_where(url): url for url in master.nodes}, replies, patience)
     said = requirements.cluster_answers(master.tag, replies, tls=secure)
     more = {where: master.at(*where) for where in said.nodes if where not in replies}
     if more:
         # The names that the user wrote may lead to nodes that the list has by their addresses.
-        await _ask(more, replies, patience)
+        all_answered = await _ask(more, replies, patience) and all_answered
         said = requirements.cluster_answers(master.tag, replies, tls=secure)
-    if said.nodes or not any(isinstance(reply, sentinels.Silent) for reply in replies.values()):
+    if said.nodes or all_answered:
         return said, ""
     wrong = await tls.mismatch(master.nodes[0], patience / 2)
     return said, f"node {sentinels.name_of(master.nodes[0])}: {wrong}" if wrong else ""
@@ -38,14 +37,15 @@ async def asked(master: MasterUrl, patience: float) -> tuple[ClusterAnswers, str
 
 async def _ask(
     urls: dict[tuple[str, int], str], replies: dict[tuple[str, int], object], patience: float
-) -> None:
-    found: Iterable[object] = await asyncio.gather(*[_one(url, patience) for url in urls.values()])
-    replies.update(zip(urls, found, strict=True))
-
-
-async def _one(url: str, patience: float) -> object:
-    answered = await sentinels.ask_one(url, [requirements.cluster_question()], patience)
-    return answered if isinstance(answered, str) else answered[0]
+) -> bool:
+    """Add what each node replies, or why it does not; return whether all have answered."""
+    question = [requirements.cluster_question()]
+    found = await asyncio.gather(
+        *[sentinels.ask_one(url, question, patience) for url in urls.values()]
+    )
+    for where, (said, _) in zip(urls, found, strict=True):
+        replies[where] = said if isinstance(said, str) else said[0]
+    return all(has_answered for _, has_answered in found)
 
 
 def _where(url: str) -> tuple[str, int]:

@@ -31,11 +31,13 @@ async def asked(master: MasterUrl, patience: float) -> tuple[SentinelAnswers, st
             for url in master.sentinels
         )
     )
-    said = requirements.sentinel_answers(dict(zip(names, replies, strict=True)))
+    said = requirements.sentinel_answers(
+        {name: reply for name, (reply, _) in zip(names, replies, strict=True)}
+    )
     silent = [
         url
-        for url, reply in zip(master.sentinels, replies, strict=True)
-        if isinstance(reply, Silent)
+        for url, (_, has_answered) in zip(master.sentinels, replies, strict=True)
+        if not has_answered
     ]
     if said.host or not silent:
         return said, ""
@@ -51,17 +53,11 @@ def name_of(url: str) -> str:
     return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
 
 
-class Silent(str):
-    """Why a server has not answered at all."""
-
-    __slots__ = ()
-
-
 async def ask_one(
     url: str, questions: Sequence[Sequence[str]], patience: float
-) -> Sequence[object] | str:
+) -> tuple[Sequence[object] | str, bool]:
     """
-    Return the replies of a server to *questions*, or why there are none.
+    Return the replies of a server to *questions*, or why there are none, and if it has answered.
 
     Cancellation:
         The connection is closed.
@@ -72,13 +68,13 @@ async def ask_one(
     try:
         async with asyncio.timeout(patience):
             await connection.connect()
-            return [await _reply(connection, question) for question in questions]
+            return [await _reply(connection, question) for question in questions], True
     except (AuthenticationError, ResponseError) as error:
-        return str(error)
+        return str(error), True
     except TimeoutError:
-        return Silent("no answer")
+        return "no answer", False
     except (OSError, RedisError) as error:
-        return Silent(why_not_connected(error, (), None).text)
+        return why_not_connected(error, (), None).text, False
     finally:
         with contextlib.suppress(OSError, RedisError):
             await connection.disconnect(nowait=True)
