@@ -26,8 +26,8 @@ from redlock_aio._rules import membership, quarantine, timing, urls
 from redlock_aio._rules.fencing import LEAD_SHARE as _SHARE, SHORTEST_LEAD as _SHORTEST
 from redlock_aio._rules.membership import Addresses, Known, Place
 from redlock_aio._rules.quarantine import Marker, Seen
-from redlock_aio._rules.roundtrips import LONGEST as _LONGEST, RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
+from redlock_aio._rules.timing import LONGEST_TIMEOUT as _LONGEST, RoundTrips
 from redlock_aio._rules.urls import MasterUrl
 from redlock_aio._transport.address import masters_of
 

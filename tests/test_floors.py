@@ -49,7 +49,7 @@ MAKES_LINKS = {"_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
 SHARED = {
-    "_api.blocks": {"sync"},
+    "_api.lock": {"sync"},
     "_api.faces": {"sync", "cli"},
     "_rules.validation": {"sync"},
     "_transport.address": {"cli"},

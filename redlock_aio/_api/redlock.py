@@ -35,7 +35,6 @@ from redlock_aio._protocol.primitives import RESERVED, Resources
 from redlock_aio._rules import lock_value, mistakes, quarantine, timing
 from redlock_aio._rules.mistakes import OnlyForAsyncio
 from redlock_aio._rules.retry import Retry
-from redlock_aio._rules.roundtrips import SHORTEST
 from redlock_aio._rules.statistics import Statistics
 from redlock_aio._rules.validation import (
     MOST_PERMITS,
@@ -222,7 +221,7 @@ class Redlock(OnlyForAsyncio):
         up = sum(master.up for master in state.masters)
         out = up - sum(master.votes for master in state.masters)
         quarantined = f", {out} quarantined" if out else ""
-        slow = "" if timeout == SHORTEST else f", master_timeout {timeout} ms"
+        slow = "" if timeout == timing.SHORTEST_TIMEOUT else f", master_timeout {timeout} ms"
         return f"<Redlock {total} masters, {up} up{quarantined}, {state.leases} leases{slow}>"
 
     @property

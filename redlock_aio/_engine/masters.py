@@ -45,7 +45,7 @@ from redlock_aio._rules.quorum import (
     Vote,
     majority,
 )
-from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.timing import RoundTrips
 from redlock_aio.errors import ErrorCode, RedlockError
 
 TOKEN_BYTES, TOKENS_AT_ONCE = 21, 100

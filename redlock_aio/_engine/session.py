@@ -32,7 +32,6 @@ from redlock_aio._rules.causes import LossCause
 from redlock_aio._rules.fencing import LEAD_SHARE
 from redlock_aio._rules.quarantine import Seen
 from redlock_aio._rules.quorum import majority
-from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.statistics import MasterStatistics, Statistics
 from redlock_aio._transport.address import AnyDialler, ClusterMaster, ServiceDialler
 from redlock_aio._transport.guard import Guard
@@ -140,7 +139,7 @@ class Session:
         self,
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
-        trips: RoundTrips,
+        trips: timing.RoundTrips,
         seen: list[Seen],
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
@@ -187,7 +186,7 @@ class Session:
         return f"<Session of {self.masters!r}>"
 
     def _connect(
-        self, settings: Settings, guard: Guard | None, trips: RoundTrips
+        self, settings: Settings, guard: Guard | None, trips: timing.RoundTrips
     ) -> tuple[Master, ...]:
         emitter, clock = settings.emitter, clock_of(self.loop)
         names = list(map(str, settings.diallers))
@@ -331,7 +330,7 @@ class Session:
             await asyncio.gather(*(link.ended() for link in self.links))
 
 
-async def readiness(masters: Sequence[Master], wait: int | None, trips: RoundTrips) -> bool:
+async def readiness(masters: Sequence[Master], wait: int | None, trips: timing.RoundTrips) -> bool:
     """
     Wait until it is known which masters vote, for at most *wait* ms unless that is 0.
 
@@ -429,7 +428,7 @@ class Opener:
         _check(settings)
         self.settings: Settings = settings
         self.emitter: Emitter | None = settings.emitter
-        self.trips: RoundTrips = RoundTrips(len(settings.diallers), master_timeout)
+        self.trips: timing.RoundTrips = timing.RoundTrips(len(settings.diallers), master_timeout)
         self.current: Session | None = None
         self._seen = [Seen() for _ in settings.diallers]
         self._closed = False

@@ -52,7 +52,7 @@ not known whether the masters are new. It has no uptime that would end this by i
 PUSHED_INTERVAL = 0.5
 """
 Seconds between two checks of a master in quarantine that pushes request, on average, after
-the first `retry.BURST`.
+the first `timing.BURST`.
 """
 
 LOOKS = 4

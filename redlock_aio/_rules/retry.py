@@ -1,6 +1,5 @@
 """The delays between the attempts of an acquisition: back-off and jitter."""
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -62,58 +61,6 @@ class Retry:
         # The exponent is bounded because 2.0**1024 is an OverflowError.
         ceiling = min(longest, shortest * 2.0 ** min(attempt, 64))
         return shortest + chance * (ceiling - shortest)
-
-
-BURST = 20
-"""The number of attempts of one acquisition that may follow each other without a pause."""
-
-FLOOR = 0.01
-"""The mean seconds between two attempts of one acquisition after that."""
-
-PASSED = 0.1
-"""How much an attempt counts that finds another holder than the attempt before."""
-
-
-class Pace:
-    """
-    A bound on the rate at which one acquisition asks the masters.
-
-    A waiter that is woken asks at once: `BURST` times, and once more for each *interval*
-    that has passed since. Without the bound, masters that contradict themselves, or a key
-    that others change all the time without freeing it, would keep this process and the
-    masters busy.
-
-    An attempt that finds a new holder counts only as `PASSED` of one. Where a lock passes from
-    task to task within a millisecond, each hand-over wakes this waiter. If these attempts
-    counted fully, it would reach the bound after `BURST` hand-overs, and would sleep through the
-    pauses in which the other process lets it go first.
-
-    The restart guard bounds in the same way how often it examines a master in quarantine.
-
-    Args:
-        interval: Seconds between two attempts after the first ones, on average.
-    """
-
-    __slots__ = ("_holder", "_interval", "_spent_until")
-
-    def __init__(self, interval: float = FLOOR) -> None:
-        self._holder: bytes | None = None
-        self._interval = interval
-        self._spent_until = -math.inf
-
-    def pause(self, now: float, holder: bytes | None = None) -> float:
-        """
-        Count an attempt that is requested *now*; return the seconds for which it must wait.
-
-        Args:
-            holder: The value of the lock after the last attempt; ``None`` if it is not known.
-        """
-        cost = interval = self._interval
-        if holder is not None and holder != self._holder:
-            self._holder = holder
-            cost *= PASSED
-        self._spent_until = max(self._spent_until, now - BURST * interval) + cost
-        return max(self._spent_until - now, 0.0)
 
 
 STEADY = 0.75

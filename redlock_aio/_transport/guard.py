@@ -39,9 +39,9 @@ from redlock_aio._rules.quarantine import (
     in_marker,
 )
 from redlock_aio._rules.quorum import OK, Answer
-from redlock_aio._rules.retry import Pace
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar
+from redlock_aio._rules.timing import Pace
 from redlock_aio._transport.connection import (
     Connection,
     MasterError,

@@ -22,9 +22,9 @@ from redlock_aio._protocol.request import Altered, NoReply, QuarantineRule, Send
 from redlock_aio._protocol.tags import PLACEHOLDER
 from redlock_aio._rules.causes import NoVoteCause
 from redlock_aio._rules.quorum import Answer, Vote
-from redlock_aio._rules.roundtrips import RoundTrips
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio._rules.standing import Bar, Standing
+from redlock_aio._rules.timing import RoundTrips
 from redlock_aio._transport.address import Address, AnyDialler, ClusterDialler, why_not_connected
 from redlock_aio._transport.cluster import ClusterNodes, route_to
 from redlock_aio._transport.connection import (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import redlock_aio
 from redlock_aio import RedlockError
-from redlock_aio._api.blocks import Block, Site
+from redlock_aio._api.lock import Block, Site
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._portal import PortalOpener

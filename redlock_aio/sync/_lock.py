@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 import redlock_aio
 from redlock_aio import RedlockError, Retry
-from redlock_aio._api.blocks import GENERATORS, Site, caller_of, left_by, place_of
 from redlock_aio._api.faces import OwnThread
+from redlock_aio._api.lock import GENERATORS, Site, caller_of, left_by, place_of
 from redlock_aio.sync._acquisition import Entered, ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease

@@ -13,7 +13,7 @@ import redis
 
 from redlock_aio import Redlock
 from redlock_aio._protocol import confirmation
-from redlock_aio._rules import fencing, quorum, roundtrips, timing
+from redlock_aio._rules import fencing, quorum, timing
 from redlock_aio._rules.lease_state import LeaseState
 from redlock_aio._transport import master as transport
 from redlock_aio.testing import EmbeddedMaster
@@ -139,8 +139,8 @@ def facts() -> Iterator[str]:
     yield f"{NAMES_KEPT} s"
     yield f"{transport.LONGEST_DIAL:.0f} s"
     yield f"{int(5 * quarantine() / 60)} minutes"
-    yield f"{roundtrips.SHORTEST} ms"
-    yield f"{roundtrips.LONGEST // 1000} s"
+    yield f"{timing.SHORTEST_TIMEOUT} ms"
+    yield f"{timing.LONGEST_TIMEOUT // 1000} s"
     yield f"{fencing.KEPT // 86_400_000} days"
     yield f"{size(settings(COMMANDS['compose'])['maxmemory']) >> 20} MB"
     yield f"{example(0)} MB"
@@ -167,9 +167,9 @@ def test_the_pause_between_two_services_is_longer_than_the_quarantine() -> None:
 
 
 def test_a_learned_timeout_fits_masters_that_are_half_a_second_away() -> None:
-    trip = roundtrips.RoundTrip(500)
+    trip = timing.RoundTrip(500)
     assert "more than half a second away" in section(PAGE, "`master_timeout`")
-    assert 2 * trip._mean == roundtrips.LONGEST
+    assert 2 * trip._mean == timing.LONGEST_TIMEOUT
 
 
 # What is measured on a server.

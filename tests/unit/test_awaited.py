@@ -2,7 +2,7 @@
 
 import math
 
-from redlock_aio._rules.awaited import MOST_REPEATS, Awaited
+from redlock_aio._rules.fair_ticket import MOST_REPEATS, Awaited
 
 
 def test_each_request_is_owed_a_reply_also_when_a_later_one_has_replaced_it() -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from redlock_aio import Redlock
-from redlock_aio._rules.retry import BURST, FLOOR, Pace
+from redlock_aio._rules.timing import BURST, FLOOR, Pace
 from redlock_aio.testing import FakeMaster
 
 from .kit import acquired_at, now

@@ -26,7 +26,7 @@ from redlock_aio._protocol.primitives import FencingCounter, Mutex
 from redlock_aio._rules.fair_ticket import Position
 from redlock_aio._rules.quorum import OK
 from redlock_aio._rules.retry import Retry
-from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.timing import RoundTrips
 from redlock_aio._transport.master import Master
 
 from .kit import now

@@ -13,7 +13,7 @@ from redlock_aio._protocol import commands, replies, request
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON
-from redlock_aio._rules.roundtrips import RoundTrips
+from redlock_aio._rules.timing import RoundTrips
 from redlock_aio.testing import VirtualTimeLoop
 
 CLAIM = Claim(Mutex(b"key"), b"token", 9)

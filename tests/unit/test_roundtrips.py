@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from redlock_aio import Answer, LockNotAcquiredError, QuorumUnavailableError, Redlock
-from redlock_aio._rules.roundtrips import FAR, LONGEST, SHORTEST, RoundTrips
+from redlock_aio._rules.timing import FAR, LONGEST_TIMEOUT, SHORTEST_TIMEOUT, RoundTrips
 from redlock_aio.testing import FakeMaster
 
 from .kit import hang, loop, now, resume, slow
@@ -39,18 +39,18 @@ def learn(trips: RoundTrips, ms: float, times: int = 1) -> int:
 @pytest.mark.parametrize(
     ("samples", "timeout"),
     [
-        ([], SHORTEST),
-        ([0.3] * 3, SHORTEST),
-        ([25.0] * 3, SHORTEST),
+        ([], SHORTEST_TIMEOUT),
+        ([0.3] * 3, SHORTEST_TIMEOUT),
+        ([25.0] * 3, SHORTEST_TIMEOUT),
         ([40.0] * 5, 80),
         ([[40.0] * 50] * 3, 80),
         ([80.0] * 3, 160),
         ([80.0], 160),
-        ([700.0] * 3, LONGEST),
+        ([700.0] * 3, LONGEST_TIMEOUT),
         ([1.0, 1.0, 80.0], 160),  # if one of the near masters hangs, the far one is needed
-        ([1.0, 1.0, 900.0], FAR * SHORTEST),
-        ([1.0, 1.0, 1.0, 900.0, 900.0], FAR * SHORTEST),
-        ([1.0, 900.0, 900.0], LONGEST),
+        ([1.0, 1.0, 900.0], FAR * SHORTEST_TIMEOUT),
+        ([1.0, 1.0, 1.0, 900.0, 900.0], FAR * SHORTEST_TIMEOUT),
+        ([1.0, 900.0, 900.0], LONGEST_TIMEOUT),
         ([60.0, 60.0, 900.0], FAR * 120),
     ],
 )
@@ -66,10 +66,10 @@ def test_replies_that_vary_get_more_time() -> None:
 
 def test_a_single_slow_reply_does_not_count_and_two_do_until_quick_ones_follow() -> None:
     trips = learned(*[[1.0] * 10] * 3)
-    assert learn(trips, 600.0) == SHORTEST
-    assert 600 < learn(trips, 600.0) < LONGEST
-    assert learn(trips, 600.0, 10) == LONGEST
-    assert learn(trips, 1.0, 40) == SHORTEST
+    assert learn(trips, 600.0) == SHORTEST_TIMEOUT
+    assert 600 < learn(trips, 600.0) < LONGEST_TIMEOUT
+    assert learn(trips, 600.0, 10) == LONGEST_TIMEOUT
+    assert learn(trips, 1.0, 40) == SHORTEST_TIMEOUT
 
 
 def test_a_master_that_is_gone_does_not_count() -> None:
@@ -95,7 +95,7 @@ def test_a_fixed_timeout_stays() -> None:
 
 @given(st.lists(st.lists(st.floats(0, 1e5), min_size=1, max_size=20), min_size=1, max_size=7))
 def test_the_timeout_is_always_within_its_bounds(samples: list[list[float]]) -> None:
-    assert SHORTEST <= learned(*samples).timeout <= LONGEST
+    assert SHORTEST_TIMEOUT <= learned(*samples).timeout <= LONGEST_TIMEOUT
 
 
 # End to end.
@@ -185,7 +185,7 @@ async def test_a_hung_majority_of_near_masters_fails_soon_beside_one_that_is_far
         began = now()
         with pytest.raises(QuorumUnavailableError):
             await redlock.lock("r", wait=0).acquire()
-        assert now() - began <= FAR * SHORTEST / 1000
+        assert now() - began <= FAR * SHORTEST_TIMEOUT / 1000
         resume(masters)
         await asyncio.sleep(3)
 

@@ -33,8 +33,8 @@ from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
 from redlock_aio._rules.absence import Absence
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import SPLIT, WON, Vote, is_contended, is_final
-from redlock_aio._rules.retry import SHORTEST_PAUSE, Pace
-from redlock_aio._rules.timing import milliseconds
+from redlock_aio._rules.retry import SHORTEST_PAUSE
+from redlock_aio._rules.timing import Pace, milliseconds
 from redlock_aio.errors import LockNotAcquiredError, refusal
 
 

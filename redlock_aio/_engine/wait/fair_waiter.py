@@ -25,13 +25,13 @@ import asyncio
 import functools
 import math
 import random
+from collections.abc import Callable
 
 from redlock_aio._engine.claim import EXPIRY_SLACK, Claim
 from redlock_aio._engine.fenced import TOO_LATE, agree
 from redlock_aio._engine.masters import ACQUIRE, Round
 from redlock_aio._engine.options import LockSpec
 from redlock_aio._engine.outages import Observer
-from redlock_aio._engine.wait.alarm import Alarm
 from redlock_aio._engine.wait.fair_queue import FairQueue
 from redlock_aio._engine.wait.local_queue import LocalQueue
 from redlock_aio._engine.wait.wakeup import WaitBudget
@@ -39,7 +39,6 @@ from redlock_aio._protocol import commands, replies
 from redlock_aio._protocol.primitives import FencingCounter, LockKey, Permit
 from redlock_aio._protocol.request import GOT_LATE, NoReply, QuarantineRule, Request, ignore
 from redlock_aio._rules import fair_ticket, fencing
-from redlock_aio._rules.awaited import Awaited
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.fair_ticket import (
     ASIDE,
@@ -52,6 +51,7 @@ from redlock_aio._rules.fair_ticket import (
     NEXT,
     SILENT,
     UNASKED,
+    Awaited,
     Move,
     Ticket,
 )  # fmt: skip
@@ -80,6 +80,58 @@ MEANS = {
 """The vote for each kind of reply to a request of a waiter."""
 
 GRANTS = MEANS[GRANTED]
+
+
+class Alarm:
+    """
+    One timer of the event loop, for the earliest of several instants.
+
+    Args:
+        ring: Called at that instant, or a little before it. It has to `arm` the alarm again.
+
+    Attributes:
+        beat_at: The instant of the next heartbeat.
+
+        wake_at: The instant at which to wake the task; infinite after that.
+    """
+
+    __slots__ = ("_armed_for", "_clock", "_loop", "_ring", "_timer", "beat_at", "wake_at")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        ring: Callable[[], None],
+        beat_at: float,
+        wake_at: float,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._ring = ring
+        self.beat_at = beat_at
+        self.wake_at = wake_at
+        self._armed_for = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Alarm for {self._armed_for}>"
+
+    def arm(self, due: float) -> None:
+        """Ring at *due*, or at one of the alarm's own instants if that is earlier."""
+        due = min(due, self.beat_at, self.wake_at)
+        # If it has become later, the timer fires too early, and is armed again then.
+        if due < self._armed_for:
+            self.stop()
+            self._armed_for = due
+            self._timer = self._loop.call_later(max(due - self._clock(), 0.0), self._fire)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fire(self) -> None:
+        self._armed_for = math.inf
+        self._ring()
 
 
 class FairWaiter(Round):
