@@ -7,7 +7,9 @@ reply has all nodes, replicas too, with the configuration epoch of each owner of
 Nothing here asks a node or reads a clock.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,8 +23,14 @@ COVERAGE = pack(b"CONFIG", b"GET", b"cluster-require-full-coverage")
 
 _DIGITS = 20
 
+_TIMES = re.compile(r" \d+ \d+ (?=\d+ (?:dis)?connected)")
+"""In a line the times of the last PING and its answer, which say nothing of owners."""
+
 LONGEST_HOST = 255
 """The most characters of a host: a longer text can be none."""
+
+LONGEST_KEPT = 4_000
+"""The most characters of a line that is kept with what it says; nodes may send any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,9 @@ class NodeList(NamedTuple):
     def owner(self, slot: int) -> Owner | None:
         """Return the owner of *slot*; ``None`` if there is none, or its address is not known."""
         for node in self.nodes:
-            if any(first <= slot <= last for first, last in node.slots):
-                return Owner(node.id, node.epoch, node.host, node.port) if node.host else None
+            for first, last in node.slots:
+                if first <= slot <= last:
+                    return Owner(node.id, node.epoch, node.host, node.port) if node.host else None
         return None
 
 
@@ -121,8 +130,10 @@ def read_nodes(reply: object, asked_at: float, *, at: str, prefers_names: bool) 
     if not isinstance(reply, bytes):
         return "gives a malformed reply"
     found = []
-    for line in reply.decode("utf-8", "replace").splitlines():
-        node = _node(line.split(" "), at, prefers_names=prefers_names)
+    for line in _TIMES.sub(" 0 0 ", reply.decode("utf-8", "replace")).splitlines():
+        read = _node if len(line) <= LONGEST_KEPT else _node.__wrapped__
+        # Only the line of the node that was asked depends on where that was.
+        node = read(line, at if "myself" in line else "", prefers_names)
         if node == "":
             continue
         if not isinstance(node, Node):
@@ -132,8 +143,12 @@ def read_nodes(reply: object, asked_at: float, *, at: str, prefers_names: bool) 
     return NodeList(asked[0], tuple(found), asked_at) if len(asked) == 1 else "does not name itself"
 
 
-def _node(words: Sequence[str], at: str, *, prefers_names: bool) -> Node | str | None:
+# Each node of N lists all N, and is asked twice a second: 300 nodes send 180,000 lines a second.
+# Without the times in them, nearly all have been read before.
+@functools.lru_cache(maxsize=4 * 1024)
+def _node(line: str, at: str, prefers_names: bool) -> Node | str | None:
     """Return the node of one line; an empty text for one that is no member yet."""
+    words = line.split(" ")
     if len(words) < 8:
         return None
     id_, where, flags_, _, _, _, epoch, _, *ranges = words

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from redlock_aio._protocol import cluster_nodes
 from redlock_aio._protocol.cluster_nodes import (
     Node,
     NodeList,
@@ -89,6 +90,43 @@ def test_a_host_that_can_be_none_is_not_known(host: str) -> None:
     found = listed(IPV6.replace(b"fe80::1%eth0", host.encode()))
     assert [node.host for node in found.nodes] == ["::1", ""]
     assert found.owner(5) is None
+
+
+def test_a_line_is_read_once_whatever_the_times_of_the_pings_are() -> None:
+    """In a Cluster of hundreds of nodes to read all lines again would keep a program busy."""
+
+    def line(node: int, time: int) -> bytes:
+        flags = b"myself,master" if node == 7 else b"slave"
+        facts = node, node + 1, flags, time, time, node, node
+        return b"id%d 10.0.0.9:%d@1 %s - %d %d %d connected %d 99\n" % facts
+
+    def reply(time: int) -> bytes:
+        return b"".join(line(node, time) for node in range(300))
+
+    first = listed(reply(1_700_000_000_000))
+    before = cluster_nodes._node.cache_info()
+    again = listed(reply(1_700_000_000_500))
+    after = cluster_nodes._node.cache_info()
+    assert again == first
+    assert again.nodes[8].slots == ((8, 8), (99, 99))
+    assert after.misses == before.misses
+    assert after.hits == before.hits + 300
+
+
+def test_the_own_line_of_a_node_is_read_for_each_address() -> None:
+    for host in ("one", "two"):
+        found = read(REDIS_6, at=host)
+        assert isinstance(found, NodeList)
+        assert found.nodes[0].host == host
+
+
+def test_a_line_of_any_length_is_not_kept() -> None:
+    """Else a node that invents lines would take the program's memory."""
+    before = cluster_nodes._node.cache_info()
+    slots = b" ".join(b"%d" % slot for slot in range(5_000))
+    found = listed(b"aa 10.0.0.1:7000@17000 myself,master - 0 0 1 connected " + slots + b"\n")
+    assert len(found.nodes[0].slots) == 5_000
+    assert cluster_nodes._node.cache_info() == before
 
 
 def test_ipv6() -> None:
