@@ -12,11 +12,14 @@ no credential.
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -220,6 +223,66 @@ class NodeAddress:
 AnyDialler = Dialler | ServiceDialler | ClusterMaster
 
 
+class _Tls:
+    """
+    The certificates and options of TLS connections, shared by all addresses with the same ones.
+
+    Attributes:
+        context: That of redis-py, which reads the files when it is used first.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.context: Any = context
+        self._unusable = ""
+        """Why they can't be used, until a file changes, or for some time."""
+        self._unusable_until = 0.0
+
+    def read(self, settings: Mapping[str, object]) -> None:
+        """Read the files if that was not done; raise an error if they can't be used."""
+        now = time.monotonic()
+        # After that they are read though no file has changed: this process may have had too many
+        # open files, or no right to read one.
+        if now > self._unusable_until:
+            self._unusable = ""
+        if not self._unusable:
+            try:
+                self.context.get()
+            except Exception as error:  # noqa: BLE001 - those of files, of ssl, and of passwords
+                why = _which_file(error, settings) or str(error) or type(error).__name__
+                self._unusable = f"the TLS options can't be used: {why}"
+                self._unusable_until = now + UNUSABLE_FOR
+        if self._unusable:
+            raise ConnectionError(self._unusable)
+
+
+@dataclass(frozen=True, slots=True)
+class _TlsOptions:
+    """All that tells one context from another, and one that has it."""
+
+    values: tuple[object, ...]
+    files: tuple[object, ...]
+    context: Any = field(compare=False)
+
+
+@functools.lru_cache(maxsize=16)
+def _shared_tls(options: _TlsOptions) -> _Tls:
+    return _Tls(options.context)
+
+
+def _tls_like(context: Any, files: tuple[object, ...]) -> _Tls:
+    """
+    Return what all addresses use that have the options of *context* and these *files*.
+
+    Five masters would else read all authorities five times, for 0.2 s in all.
+    """
+    values = [getattr(context, name) for name in context.__slots__ if name != "context"]
+    frozen = tuple(tuple(value) if isinstance(value, list) else value for value in values)
+    try:
+        return _shared_tls(_TlsOptions(frozen, files, context))
+    except TypeError:  # an option that has no hash, and that ssl will refuse
+        return _Tls(context)
+
+
 class _Settings:
     """The connection settings of a user's client or URL."""
 
@@ -243,11 +306,8 @@ class _Settings:
         self._keeps_tls = pool.connection_class in (SSLConnection, SentinelManagedSSLConnection)
         self._hung: dict[str, str] = {}
         """By name the address that has used up an attempt to connect."""
-        self._tls: Any = None
+        self._tls: _Tls | None = None
         self._tls_files: object = None
-        self._tls_unusable = ""
-        """Why the TLS options can't be used, until a file changes that they name, or some time."""
-        self._tls_unusable_until = 0.0
         self.secrets = tuple(
             str(taken[key]) for key in ("password", "ssl_password") if taken.get(key)
         )
@@ -270,34 +330,15 @@ class _Settings:
             # a second. Asked before the files are read: if they change meanwhile, they are read
             # once more.
             files = _states(self._kwargs.get(name) for name in _CERTIFICATES)
-            if files == self._tls_files:
-                connection.ssl_context = self._tls
-            else:
-                self._tls, self._tls_files = connection.ssl_context, files
-                self._tls_unusable = ""
+            if self._tls is None or files != self._tls_files:
+                self._tls, self._tls_files = _tls_like(connection.ssl_context, files), files
+            connection.ssl_context = self._tls.context
         return connection
-
-    def _read_certificates(self) -> None:
-        """Read them if that was not done; raise an error if they can't be used."""
-        now = asyncio.get_running_loop().time()
-        # After that they are read though no file has changed: this process may have had too many
-        # open files, or no right to read one.
-        if now > self._tls_unusable_until:
-            self._tls_unusable = ""
-        if not self._tls_unusable:
-            try:
-                self._tls.get()
-            except Exception as error:  # noqa: BLE001 - those of files, of ssl, and of passwords
-                why = _which_file(error, self._kwargs) or str(error) or type(error).__name__
-                self._tls_unusable = f"the TLS options can't be used: {why}"
-                self._tls_unusable_until = now + UNUSABLE_FOR
-        if self._tls_unusable:
-            raise ConnectionError(self._tls_unusable)
 
     async def _opened(self, connection: Any) -> tuple[asyncio.Transport, object]:
         try:
-            if self._keeps_tls:
-                self._read_certificates()
+            if self._tls is not None:
+                self._tls.read(self._kwargs)
             await connection.connect()
             transport, keep = connection.hand_over()
         except BaseException as error:

@@ -316,10 +316,11 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
     ],
     ids=["away", "Cluster away", "missing file", "wrong key", "missing folder too", "null byte"],
 )
-async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
+async def test_masters_that_stay_away_cost_one_reading_of_the_certificates(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, options: str, why: str
 ) -> None:
     """Those of all authorities take tens of milliseconds, in which the event loop stands still."""
+    masters = 1 if "cluster" in scheme else 3
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     shutil.copy(Certificates(tmp_path).client[0], "c.pem")
@@ -338,12 +339,27 @@ async def test_a_master_that_stays_away_costs_one_reading_of_the_certificates(
     monkeypatch.setattr(ssl, "create_default_context", counted)
     for kind in (Address, ClusterAddress):
         monkeypatch.setattr(kind, "_opened", dialling)
-    url = f"{scheme}://localhost:{free_port()}{options}"
-    async with Redlock([url], restart_guard="off") as redlock:
+    address._shared_tls.cache_clear()
+    urls = [f"{scheme}://localhost:{free_port()}{options}" for _ in range(masters)]
+    async with Redlock(urls, restart_guard="off") as redlock:
         with pytest.raises(QuorumUnavailableError, match=why):
             await redlock.lock("r", wait=0).acquire()
-        await until(lambda: len(dialled) > 3)
+        await until(lambda: len(dialled) > 3 * masters)
     assert len(made) == 1
+
+
+def test_addresses_share_certificates_if_all_their_options_are_alike(tmp_path: Path) -> None:
+    authority = Certificates(tmp_path).authority
+    urls = ["", "?ssl_ciphers=ECDHE", f"?ssl_ca_certs={authority}", "?ssl_cert_reqs=none"]
+    made = [
+        [address.address(f"rediss://h{n}:1{url}", name="m")._make().ssl_context for n in (1, 2)]  # type: ignore[union-attr]
+        for url in urls
+    ]
+    for number, (one, other) in enumerate(made):
+        assert one is other
+        assert one.ca_certs == (str(authority) if number == 2 else None)
+        assert one.cert_reqs == (ssl.CERT_NONE if number == 3 else ssl.CERT_REQUIRED)
+    assert len({id(context) for pair in made for context in pair}) == len(urls)
 
 
 async def test_a_certificate_that_is_renewed_is_used_by_the_next_connection(
@@ -368,6 +384,7 @@ async def test_certificates_that_can_not_be_read_for_a_moment_are_read_again(
     monkeypatch: pytest.MonkeyPatch, tls: Tls
 ) -> None:
     """The files stay as they are."""
+    address._shared_tls.cache_clear()
 
     def refused() -> ssl.SSLContext:
         raise OSError(errno.EMFILE, "Too many open files")
