@@ -272,15 +272,16 @@ class Cluster:
 
     def owner(self, slot: int, by: Node | None = None) -> Node:
         """Return the owner of a slot by the word of *by*, or of the newest of those that run."""
-        newest = self._newest_of(slot, [by] if by else self.running)
-        if newest is None:
-            raise LookupError(f"{self!r}: no node that answers names an owner of slot {slot}")
-        return self.node(newest.id)
+        owners: list[View] = []
 
-    def _newest_of(self, slot: int, nodes: Sequence[Node]) -> View | None:
-        """Return the newest owner by the word of *nodes*, or None if they do not answer."""
-        owners = [view for node in nodes for view in node.views().values() if view.owns(slot)]
-        return max(owners, key=lambda view: view.epoch, default=None)
+        def is_named() -> bool:
+            for node in [by] if by else self.running:
+                owners.extend(view for view in node.views().values() if view.owns(slot))
+            return bool(owners)
+
+        # On a busy machine a node may not answer in time: it is asked again.
+        self.wait_until(is_named, f"a node names the owner of slot {slot}")
+        return self.node(max(owners, key=lambda view: view.epoch).id)
 
     def node(self, identity: str) -> Node:
         """Return the node of this id."""
@@ -347,9 +348,7 @@ class Cluster:
         others = [node for node in self.running if node is not primary]
 
         def is_replaced() -> bool:
-            # A node on a busy machine may not answer in time: then this is not known.
-            newest = [self._newest_of(slot, [node]) for node in others]
-            return all(owner is not None and owner.id != primary.id for owner in newest)
+            return all(self.owner(slot, node) is not primary for node in others)
 
         self.wait_until(is_replaced, f"{primary.name} is replaced")
         self._elected_at = time.monotonic()

@@ -273,7 +273,7 @@ def test_a_watch_of_a_semaphore(
     masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hold_permits(masters, key, 2, 2)
-    arguments = ["watch", key, "--permits", "2", "--for", "100ms", "--interval", "10ms"]
+    arguments = ["watch", key, "--permits", "2", "--for", "1s", "--interval", "10ms"]
     assert app.main(arguments) == Exit.DONE
     (line,) = capsys.readouterr().out.splitlines()
     assert f" {key!r} has 2 of 2 permits held; permit 0: held by " in line
