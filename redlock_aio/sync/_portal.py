@@ -47,6 +47,14 @@ NO_THREAD: tuple[str, ErrorCode] = (
     "no-event-loop",
 )
 
+NOT_TOLD: tuple[str, ErrorCode] = (
+    (
+        "this process was forked without os.fork, so Python does not know, and the thread of this"
+        " Redlock is not in it: with uWSGI set lazy-apps, or py-call-osafterfork"
+    ),
+    "no-event-loop",
+)
+
 CLOSINGS: frozenset[ErrorCode] = frozenset({"redlock-closed", "interpreter-exits", "closed"})
 """What threads get that use a manager, or a lease of one, when the interpreter exits."""
 
@@ -107,6 +115,7 @@ class Portal:
         self.ended: bool = False
         self.entered: int = 0
         self.of_the_parent: bool = False
+        self._process = os.getpid()
         # The calls that are underway. Each change of a dict is atomic, so no lock is needed,
         # which a fork could leave locked. A call stays until its task has ended, and not until
         # its thread goes on: that may be the thread which waits in `close`, in a signal handler.
@@ -137,6 +146,11 @@ class Portal:
         """Whether the caller runs in the event loop, as a listener does."""
         return threading.current_thread() is self._thread
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether the thread is one of this process, or was left to the parent."""
+        return self.of_the_parent or self._process == os.getpid()
+
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
         """
         Run a coroutine function in the event loop, and wait for its result.
@@ -144,9 +158,10 @@ class Portal:
         If the wait is interrupted, such as by a KeyboardInterrupt, the coroutine goes on.
 
         Raises:
-            RedlockError: The manager is closed, or the caller runs in the event loop.
+            RedlockError: The manager is closed, or the caller runs in the event loop, or in a
+                process without it.
         """
-        self.check_thread()
+        self.check_caller()
         loop, call = self._loop, Call(function, args)
         # First added, then tested: `_serve` sets `ended` first, and then looks for calls. So
         # it sees this call, or this call sees that it came too late. A call that came after
@@ -198,8 +213,15 @@ class Portal:
             task.exception()  # else asyncio would log an error for which no thread waits any more
         call.ended.release()
 
-    def check_thread(self) -> None:
-        """Raise a `RedlockError` if the caller runs in the event loop: it would wait for itself."""
+    def check_caller(self) -> None:
+        """
+        Raise a `RedlockError` if the caller would wait for ever.
+
+        So it would in the event loop, for itself; and for a thread that is not in its process,
+        which was forked in C, and nobody has called `leave_to_parent`.
+        """
+        if not self.is_in_process:
+            raise RedlockError(*NOT_TOLD)
         if self.is_here:
             raise RedlockError(
                 "this Redlock can't be called in the thread of its own event loop, such as by its"
@@ -255,9 +277,9 @@ class Portal:
             timeout: The most seconds to wait, ``None`` for as long as it takes.
 
         Raises:
-            RedlockError: The caller runs in the event loop.
+            RedlockError: The caller runs in the event loop, or in a process without it.
         """
-        self.check_thread()
+        self.check_caller()
         self.stop()
         # At the exit of the interpreter another thread may be about to start this one. Nothing was
         # acquired by it, and once it runs it ends by itself.
@@ -379,7 +401,7 @@ class PortalOpener:
                 portal.entered -= 1
                 return
             if portal is not None:
-                portal.check_thread()
+                portal.check_caller()
             self._closed = True
         if portal is not None:
             portal.close()
@@ -433,7 +455,8 @@ def _close_all() -> None:
     _exiting = True
     if _running:
         threading.excepthook = functools.partial(_without_closings, threading.excepthook)
-    for portal in list(_running):
+    here = [portal for portal in list(_running) if portal.is_in_process]
+    for portal in here:
         portal.stop()
-    for portal in list(_running):
+    for portal in here:
         portal.close(PATIENCE)

@@ -291,6 +291,47 @@ def test_a_fork_while_another_thread_starts_a_portal_leaves_the_child_no_lock(
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+FORKED_IN_C = """
+import ctypes, os, signal, sys
+
+from redlock_aio import RedlockError
+from redlock_aio.sync import Redlock, _portal
+from redlock_aio.testing import FakeMaster
+
+_portal.PATIENCE = 3_600
+redlock = Redlock([FakeMaster("a")], restart_guard="off")
+lease = redlock.lock("held").acquire()
+child = ctypes.PyDLL(None).fork()  # as uWSGI does: Python is not told
+if not child:
+    signal.alarm(10)  # ends a child that waits for a thread which it does not have
+    for use in (redlock.lock("r").acquire, redlock.__enter__, lease.release, redlock.close):
+        try:
+            use()
+        except RedlockError as error:
+            print(error, flush=True)
+    sys.exit()  # runs the exit handlers, which must not wait for that thread either
+_, status = os.waitpid(child, 0)
+lease.release()
+print(os.waitstatus_to_exitcode(status), redlock.is_locked("held"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is another one")
+def test_a_child_that_was_forked_without_python_is_told_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED_IN_C],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3 * SOON,
+    )
+    why = (
+        "this process was forked without os.fork, so Python does not know, and the thread of this"
+        " Redlock is not in it: with uWSGI set lazy-apps, or py-call-osafterfork [no-event-loop]"
+    )
+    assert (done.stdout.splitlines(), done.stderr) == ([why] * 4 + ["0 False"], "")
+
+
 EXITS = """
 import atexit, sys, threading, time
 
