@@ -7,11 +7,13 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from redlock_aio import LockLostError, Redlock
@@ -86,6 +88,57 @@ async def test_without_a_handler_the_lock_stays_for_its_ttl(
         assert await job.ends(signal.SIGTERM) == -signal.SIGTERM
     assert job.output == "at work\n"
     assert min(pttls(masters, "lock:job")) > 10_000
+
+
+CUT_OFF = """
+import asyncio, os, time
+from fastapi import FastAPI
+import redlock_aio, redlock_aio.sync
+from redlock_aio.contrib.fastapi import lifespan
+
+masters = os.environ["REDLOCK_MASTERS"].split(",")
+redlock = redlock_aio.Redlock(masters, key_prefix="lock:")
+threads = redlock_aio.sync.Redlock(masters, key_prefix="lock:")
+app = FastAPI(lifespan=lifespan(redlock))
+
+@app.get("/task")
+async def task():
+    async with redlock.lock("job", ttl=60_000):
+        print("at work")
+        await asyncio.sleep(600)
+
+@app.get("/thread")
+def thread():
+    with threads.lock("job", ttl=60_000):
+        print("at work")
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("work", ["task", "thread"])
+async def test_uvicorn_cuts_a_request_off(
+    work: str, masters: list[RealMaster], tmp_path: Path
+) -> None:
+    """A task is cancelled, which releases its lock. A thread dies with the process."""
+    (tmp_path / "service.py").write_text(CUT_OFF)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/http"  # a path of pytest's may be too long for a socket
+        command = ("-m", "uvicorn", "service:app", "--timeout-graceful-shutdown", "1")
+        transport = httpx.AsyncHTTPTransport(uds=path)
+        async with (
+            running(*command, "--uds", path, at=Place(masters, tmp_path)) as service,
+            httpx.AsyncClient(transport=transport, base_url="http://x", timeout=None) as client,
+        ):
+            await service.says("Uvicorn running")
+            request = asyncio.create_task(client.get(f"/{work}"))
+            await service.says("at work")
+            await until(lambda: all(values(masters, "lock:job")))
+            assert await service.ends(signal.SIGTERM) in {0, -signal.SIGTERM}, service.output
+            assert (await request).status_code == 500
+    if work == "task":
+        await until(lambda: gone(masters, "lock:job"))
+    else:
+        assert min(pttls(masters, "lock:job")) > 10_000
 
 
 def run_in_thread() -> Callable[..., Any]:
