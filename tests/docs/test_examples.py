@@ -167,7 +167,7 @@ SLOW = {
 }  # fmt: skip
 RECIPES = {  # they need packages that other tests do not need
     "apscheduler_jobs.py", "arq_worker.py", "celery_tasks.py", "django_site.py",
-    "litestar_service.py", "taskiq_tasks.py",
+    "flask_site.py", "litestar_service.py", "taskiq_tasks.py",
 }  # fmt: skip
 
 

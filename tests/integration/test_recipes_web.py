@@ -57,6 +57,19 @@ with connection.execute_wrapper(lose_at_the_update):
         print(error, "total:", total())
 """
 
+LOSS_IN_FLASK = """
+import time, types
+import flask_site
+
+def work(_seconds):
+    flask_site.redlock.force_release("invoice:42")
+    while flask_site.redlock.statistics().leases:
+        time.sleep(0.01)
+
+flask_site.time = types.SimpleNamespace(sleep=work)
+print("answer:", flask_site.app.test_client().post("/invoices/42/send").status_code)
+"""
+
 
 @pytest.fixture(scope="session")
 def kind() -> str:
@@ -109,6 +122,41 @@ def _listens(at: str) -> bool:
     host, _, port = at.partition(":")
     with socket.socket() as one:
         return one.connect_ex((host, int(port))) == 0
+
+
+async def test_flask(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
+    need("flask")
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / "flask_site.py").read_text())) or ""
+    assert "flask --app flask_site run\n" in docstring
+    assert "curl --request POST http://localhost:5000/invoices/42/send" in docstring
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ("-m", "flask", "--app", "flask_site", "run", "--port", str(port))
+    async with (
+        running(*command, at=Place(masters, tmp_path)) as site,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+    ):
+        await site.says("Running on")
+        answers = await asyncio.gather(*(client.post("/invoices/42/send") for _ in range(2)))
+        assert [answer.json() for answer in answers] == [{"sent": 42}, {"sent": 42}], site.output
+        async with redlock.lock("billing:invoice:42"):
+            answer = await client.post("/invoices/42/send")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
+        for master in masters[:3]:
+            master.kill()
+        answer = await client.post("/invoices/42/send")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        await site.ends(signal.SIGINT)
+    await until(lambda: gone(masters[3:], "billing:invoice:42"))
+
+
+async def test_a_loss_is_a_500_of_flask(masters: list[RealMaster], tmp_path: Path) -> None:
+    need("flask")
+    async with running("-c", LOSS_IN_FLASK, at=Place(masters, tmp_path)) as site:
+        assert await site.ends() == 0, site.output
+    assert "LockLostError: 'invoice:42' lost: it was released by force" in site.output
+    assert site.output.endswith("answer: 500\n"), site.output
 
 
 async def test_litestar(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
