@@ -102,6 +102,16 @@ def test_a_finding_can_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:
         assert isinstance(master["clock_ms"], int)
 
 
+def test_a_master_that_refuses_to_write_has_no_vote(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedMaster(options=["--maxmemory", "1"]) as full:
+        where = ["-m", f"redis://127.0.0.1:{full.port}"]
+        code = app.main(["doctor", "--json", "--timeout", "1m", "--ignore", "refuses", *where])
+    assert code == Exit.NO
+    *found, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "refuses" not in {each["finding"] for each in found}
+    assert [master["votes"] for master in summary["masters"]] == [False]
+
+
 @pytest.mark.full
 def test_half_of_the_masters_down(masters: Masters, capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedMaster(options=["--requirepass", PASSWORD]) as hung:

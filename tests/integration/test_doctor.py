@@ -284,6 +284,19 @@ async def test_a_command_that_was_renamed_is_not_a_matter_of_permissions(
     assert kinds(found) == {Kind.COMMANDS, Kind.NO_MAJORITY}
 
 
+async def test_a_server_without_hello_has_no_vote_though_it_answers_everything_else(
+    kind: str,
+) -> None:
+    with running(kind, "--rename-command", "HELLO", "hidden") as master:
+        _, found = await examined([master.url])
+        assert message(found, Kind.COMMANDS) == "it does not know HELLO 3"
+        assert kinds(found) == {Kind.COMMANDS, Kind.NO_MAJORITY}
+        async with Redlock([master.url]) as redlock:
+            (vote,) = redlock.statistics().masters
+            assert not vote.votes
+            assert "unknown command 'HELLO'" in vote.reason
+
+
 async def test_a_certificate_that_is_not_accepted_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     ours, others = Certificates(tmp_path), Certificates(tmp_path / "other")
@@ -434,6 +447,17 @@ async def test_a_user_that_may_only_read_a_key_lacks_it(server: EmbeddedMaster) 
     rest = [name for name in ALL if name != f"~{PREFIX}*"]
     facts, _ = await examined([user(server, [*rest, f"%R~{PREFIX}*"])])
     assert facts[0].missing == [f"~{PREFIX}*"]
+
+
+async def test_a_password_that_the_server_does_not_want_is_accepted_as_programs_do(
+    kind: str,
+) -> None:
+    with running(kind) as master:
+        where = f"redis://:needless@127.0.0.1:{master.port}"
+        async with Redlock([where]) as redlock:
+            await redlock.check()
+        _, found = await examined([where])
+        assert Kind.UNREACHABLE not in kinds(found)
 
 
 async def test_a_wrong_password_is_reported_without_it(server: EmbeddedMaster) -> None:

@@ -62,6 +62,15 @@ async def test_a_command_that_the_server_does_not_know_is_no_missing_permission(
         assert not probe.is_unknown(reply)
 
 
+async def test_a_server_that_speaks_resp2_only_does_not_know_hello_3() -> None:
+    async def ask(*words: str) -> object:
+        unsupported = ResponseError("NOPROTO unsupported protocol version")
+        return unsupported if words[:2] == ("HELLO", "3") else b"OK"
+
+    found = await probes.missing(ask, requirements.permissions(), "app:", "x")
+    assert found == ([], ["+hello|3"])
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"fair": True}, {"shared": True}, {"semaphores": True}], ids=str
 )

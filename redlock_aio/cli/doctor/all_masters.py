@@ -41,6 +41,12 @@ def judge(masters: Sequence[MasterFacts], wanted: Expectations) -> list[Finding]
     return sorted([*single, *found], key=lambda finding: -finding.kind.severity)
 
 
+def without_vote(found: Iterable[Finding]) -> set[str]:
+    """Return the names of the masters that have no vote; one that is too slow may have one."""
+    kinds = DISABLING - {Kind.TOO_SLOW}
+    return {name for finding in found if finding.kind in kinds for name in finding.masters}
+
+
 def majority(masters: Sequence[MasterFacts]) -> int:
     """Return how many masters are a majority."""
     return len(masters) // 2 + 1

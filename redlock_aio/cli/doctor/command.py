@@ -2,7 +2,7 @@
 
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from statistics import median
 from typing import Annotated, Any
 
@@ -88,8 +88,9 @@ async def doctor(  # noqa: PLR0913, PLR0917 - the options of the command
         tolerance=requirements.clock_tolerance(max_ttl=frame.max_ttl),
     )
     complete(masters, wanted)
-    found = [f for f in all_masters.judge(masters, wanted) if f.kind not in (ignore or [])]
-    show(frame, masters, found)
+    judged = all_masters.judge(masters, wanted)
+    found = [finding for finding in judged if finding.kind not in (ignore or [])]
+    show(frame, masters, found, without_vote=all_masters.without_vote(judged))
     serious = any(finding.kind.severity is Severity.SERIOUS for finding in found)
     return Exit.NO if serious else Exit.DONE
 
@@ -117,9 +118,23 @@ def complete(masters: Sequence[MasterFacts], wanted: Expectations) -> None:
             facts.eligibility = Eligibility(votes=True, reason="", seconds=0.0, max_ttl=None)
 
 
-def show(frame: Frame, masters: Sequence[MasterFacts], found: Sequence[Finding]) -> None:
-    """Write what is known about the masters, the findings, and how many there are."""
+def show(
+    frame: Frame,
+    masters: Sequence[MasterFacts],
+    found: Sequence[Finding],
+    *,
+    without_vote: Container[str],
+) -> None:
+    """
+    Write what is known about the masters, the findings, and how many there are.
+
+    Args:
+        without_vote: The names of the masters that have none, also by a finding that is ignored.
+    """
     rows = [facts_of(facts, masters) for facts in masters]
+    for row in rows:
+        if row["votes"] and row["master"] in without_vote:
+            row["votes"] = False
     number = collections.Counter(finding.kind.severity for finding in found)
     counts = {
         "serious": number[Severity.SERIOUS],

@@ -194,6 +194,9 @@ class Examination:
         if host := settings.get("host"):
             self._facts.hosts = await addresses(str(host), int(settings.get("port", 6379)))
         settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
+        if settings.get("password"):
+            # As HELLO does it: AUTH with a user accepts any password for one that needs none.
+            settings["username"] = settings.get("username") or "default"
         self._connection = pool.make_connection()
         await self._connection.connect()
 

@@ -88,10 +88,10 @@ _KINDS = {
             " or a certificate was not accepted. It has no vote."
         ),
         (
-            "Start it, wait until it has loaded its data (LOADING), or correct its address, its"
-            " password, the network between, or with TLS the certificates: ssl_ca_certs,"
-            " ssl_certfile and ssl_keyfile in its URL, and the server's own, which must not have"
-            " expired and must name the host of the URL."
+            "Start it, wait until it has loaded its data (LOADING), raise its maxclients, or"
+            " correct its address, its password, its database, the network between, or with TLS"
+            " the certificates: ssl_ca_certs, ssl_certfile and ssl_keyfile in its URL, and the"
+            " server's own, which must not have expired and must name the host of the URL."
         ),
     ),
     Kind.TLS: (

@@ -29,8 +29,8 @@ Ask = Callable[..., Awaitable[object]]
 WRONG = "?"
 """An argument that no command takes in its place."""
 
-UNKNOWN = ("unknown command", "unknown subcommand")
-"""The begins of the errors of a server that has no such command."""
+UNKNOWN = ("unknown command", "unknown subcommand", "noproto")
+"""The begins of the errors of a server that has no such command, or not this form of it."""
 
 REFUSALS = {
     BusyLoadingError: "LOADING", ClusterDownError: "CLUSTERDOWN", MasterDownError: "MASTERDOWN",
@@ -73,6 +73,14 @@ class PermissionProbe(NamedTuple):
         if not isinstance(reply, ResponseError) or self.permission[0] != "+":
             return False
         return str(reply).lower().removeprefix("err ").startswith(UNKNOWN)
+
+
+HELLO = PermissionProbe("+hello|3", ("HELLO", "3", WRONG))
+"""
+The command by which programs begin RESP3. No user lacks the permission for it.
+
+A server looks at the version before the option, which is wrong: so the connection stays at RESP2.
+"""
 
 
 def probes(
@@ -179,7 +187,7 @@ async def missing(
         Nothing was changed on the master.
     """
     found = Lacking([], [])
-    for probe in probes(permissions, key_prefix, name, tag=tag):
+    for probe in (HELLO, *probes(permissions, key_prefix, name, tag=tag)):
         reply = await ask(*probe.words)
         if probe.is_unknown(reply):
             found.commands.append(probe.permission)
