@@ -77,6 +77,22 @@ async def test_these_permissions_are_enough(
         check_refused(server)
 
 
+async def test_with_these_permissions_the_server_logs_no_refusal(server: EmbeddedMaster) -> None:
+    tried = []
+    for name in ("client|setname", "client|setinfo", "delifeq"):
+        with contextlib.suppress(redis.ResponseError):  # the server does not know it
+            call(server, "ACL", "SETUSER", "another", f"+{name}")
+            tried.append(name)
+    with allowed(server, *NEEDED, *tried) as url:
+        assert await works(url, server, LONG)
+        assert call(server, "ACL", "LOG") == []
+    for missing in tried:
+        with allowed(server, *NEEDED, *(name for name in tried if name != missing)) as url:
+            assert await works(url, server, LONG)
+            log = [as_dict(entry)["object"] for entry in call(server, "ACL", "LOG")]
+            assert log == [missing]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("missing", [*sorted(set(NEEDED) - set(WISHED)), *GUARD])
 async def test_each_of_these_permissions_is_needed(server: EmbeddedMaster, missing: str) -> None:
