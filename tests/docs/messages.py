@@ -84,7 +84,7 @@ OF_OTHERS = {
     "CERTIFICATE_REQUIRED", "CERTIFICATE_VERIFY_FAILED", "TimeoutError",
     "NOPERM", "NOAUTH", "WRONGPASS", "MOVED", "CLUSTERDOWN", "ASK", "TRYAGAIN", "OOM", "MISCONF",
     "READONLY", "NOREPLICAS", "LOADING", "BUSY", "DENIED", "max number of clients reached",
-    "DB index is out of range",
+    "DB index is out of range", "Connection reset by peer", "Connection closed by server",
     "coroutine ... was never awaited",
     "... object does not support the context manager protocol",
     "... object does not support the asynchronous context manager protocol",
