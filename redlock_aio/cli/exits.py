@@ -32,7 +32,7 @@ _MEANINGS = {
     ),
     Exit.USAGE: "a wrong option or argument",
     Exit.NO_LOCK: "the keys on the masters can't be a lock, or can't be used in this way",
-    Exit.UNAVAILABLE: "too few masters answered",
+    Exit.UNAVAILABLE: "too few masters answered, or they refuse for good",
     Exit.FAILED: "`redlock` itself failed, or its extra is not installed",
     Exit.HELD_BY_OTHERS: "others hold the lock",
     Exit.LOST: "the lock was lost, or about to be lost, before the command had ended",

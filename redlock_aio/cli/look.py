@@ -233,7 +233,8 @@ def row_of(state: LockState) -> list[str]:
         holder, left = str(state.holder), state.remaining
     else:
         holder = "nobody" if state.certain else "not certain"
-        left = max((view.remaining or 0 for view in state.views), default=0)
+        ends = [view.remaining for view in state.views if view.kept_by]
+        left = None if None in ends else max((end or 0 for end in ends), default=0)
     shown = "no end" if left is None else durations.shown(left)
     return [state.resource, holder, shown, str(state.waiters), f"{held}/{len(state.views)}"]
 

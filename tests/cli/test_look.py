@@ -76,6 +76,16 @@ def test_a_list_that_may_lack_locks(masters: Masters, capsys: pytest.CaptureFixt
     assert app.main(["list", "--limit", "0"]) == Exit.USAGE
 
 
+@pytest.mark.parametrize(("remaining", "left"), [(None, "no end"), (2_000, "2 s")])
+def test_a_lock_on_a_minority_without_an_end_has_none_in_the_list(
+    remaining: int | None, left: str
+) -> None:
+    kept = MasterView("a", Answer.HELD, holder=Holder("1a2b"), remaining=remaining)
+    away = MasterView("b", Answer.UNREACHABLE)
+    row = look.row_of(LockState("r", None, None, None, 0, (kept, away)))
+    assert row == ["r", "not certain", left, "0", "1/2"]
+
+
 ANSWERS = [Answer.HELD, Answer.FREE, Answer.UNREACHABLE, Answer.QUARANTINED]
 
 
