@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -24,6 +26,7 @@ from redlock_aio.testing._processes import start
 
 from .clocked import ClockedMaster, compiled
 from .helpers import RealMaster, call, until, urls
+from .proxy import Proxy
 from .servers import binary_of, process
 from .speaker import speaker
 from .tls import Certificates, tls_options
@@ -154,6 +157,37 @@ async def test_one_server_behind_two_names(masters: list[RealMaster]) -> None:
     where[2] = where[0].replace("127.0.0.1", "localhost")
     _, found = await examined(where)
     assert Kind.SAME_SERVER in kinds(found)
+
+
+class Balancer(Proxy):
+    """Connects its clients to one server after the other."""
+
+    def __init__(self, masters: Sequence[RealMaster]) -> None:
+        super().__init__(masters[0].url)
+        self._ports = itertools.cycle(urlsplit(master.url).port or 0 for master in masters)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._port = next(self._ports)
+        await super()._join(reader, writer)
+
+
+async def test_one_name_that_leads_to_several_servers(masters: list[RealMaster]) -> None:
+    async with Balancer(masters) as balancer:
+        (facts,), found = await examined([balancer.url])
+    assert Kind.SEVERAL_SERVERS in kinds(found)
+    ids = {call(master, "INFO", "server")["run_id"] for master in masters}
+    assert {facts.run_id, *facts.others} <= ids
+    async with Balancer(masters[:1]) as proxy:
+        (facts,), found = await examined([proxy.url])
+    assert Kind.SEVERAL_SERVERS not in kinds(found)
+    assert facts.unfinished == facts.failure == ""
+
+
+async def test_a_server_that_takes_one_connection_only_is_fit(kind: str) -> None:
+    with running(kind, "--maxclients", "1") as master:
+        (facts,), found = await examined([master.url])
+    assert facts.unfinished == facts.failure == ""
+    assert kinds(found) == set()
 
 
 async def test_a_restarted_master_other_masters_and_another_max_ttl(

@@ -121,6 +121,12 @@ ONE: list[tuple[Kind, MasterFacts, Expectations, str]] = [
     ),
     (Kind.ROLE, master(info={"redis_mode": "sentinel"}, eligibility=None), EXPECTED, "a Sentinel"),
     (Kind.ROLE, master(info={"server_mode": "sentinel"}, eligibility=None), EXPECTED, "a Sentinel"),
+    (
+        Kind.SEVERAL_SERVERS,
+        master(info={"run_id": "aa"}, others={"cc", "bb"}),
+        EXPECTED,
+        "its name leads to several servers, with the run_ids aa, bb, cc",
+    ),
     (Kind.REFUSES, master(refusal="MISCONF Errors writing"), EXPECTED, "MISCONF Errors writing"),
     # One fault is one finding, though the server refuses to write for it, too.
     (

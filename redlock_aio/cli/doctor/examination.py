@@ -2,7 +2,7 @@
 Asks the masters, each for a limited time, and all at once; nothing on them is changed.
 
     Sentinels ──► look up ──► connect ──► INFO ──► marker, declared sets ──► TIME, again and again
-                                                     settings, permissions ◄─┘
+             other connections ◄─ permissions ◄─ settings ◄─┘
 
 A master that does not answer costs its own time only: what was asked before is judged.
 """
@@ -33,6 +33,9 @@ SAMPLES = 200
 
 MEASURING = 1.0
 """The most seconds for which they are measured."""
+
+OTHERS = 4
+"""The most connections besides the first one that may find another server at the address."""
 
 CLOSING = 1.0
 """The most seconds for which the ends of the connections are awaited."""
@@ -100,13 +103,15 @@ class Examination:
         self._facts = facts
         self._questions = questions
         self._connection: Any = None
+        self._pool: Any = None
         self._server = ""
         self._steps = {
             "INFO": self._info,
             "its marker": self._marker,
             "latency and clock": self._times,
             "settings": self._settings,
-            "permissions": self._permissions,  # the last one: it ends with a subscription
+            "permissions": self._permissions,  # after it the connection only subscribes
+            "other connections": self._others,
         }
         self._left = list(self._steps)
 
@@ -189,15 +194,15 @@ class Examination:
             self._facts.tls = await tls.mismatch(self._server, self._questions.patience / 4)
 
     async def _dial(self) -> None:
-        pool = ConnectionPool.from_url(self._server)
-        settings = pool.connection_kwargs
+        self._pool = ConnectionPool.from_url(self._server)
+        settings = self._pool.connection_kwargs
         if host := settings.get("host"):
             self._facts.hosts = await addresses(str(host), int(settings.get("port", 6379)))
         settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
         if settings.get("password"):
             # As HELLO does it: AUTH with a user accepts any password for one that needs none.
             settings["username"] = settings.get("username") or "default"
-        self._connection = pool.make_connection()
+        self._connection = self._pool.make_connection()
         await self._connection.connect()
 
     async def _ask(self, *words: str) -> object:
@@ -222,8 +227,7 @@ class Examination:
     async def _info(self) -> None:
         reply = await self._ask("INFO")
         if isinstance(reply, bytes):
-            lines = reply.decode("utf-8", "replace").splitlines()
-            self._facts.info = dict(line.split(":", 1) for line in lines if ":" in line)
+            self._facts.info = _fields(reply)
             self._facts.raw_info = reply
         probe = probes.PermissionProbe("+info", ("INFO",))
         explained = self._facts.refusal or probe.is_denied(reply) or probe.is_unknown(reply)
@@ -261,6 +265,27 @@ class Examination:
             self._ask, questions.permissions, self._key_prefix, name, tag=self._tag
         )
 
+    async def _others(self) -> None:
+        """Find out whether further connections reach other servers, as those of a balancer."""
+        connections: list[Any] = []
+        try:
+            for _ in range(OTHERS):
+                # All stay open: a balancer may choose the server with the fewest connections.
+                connections.append(self._pool.make_connection())
+                await connections[-1].connect()
+                await connections[-1].send_command("INFO", "server")
+                reply = await connections[-1].read_response()
+                run_id = _fields(reply).get("run_id") if isinstance(reply, bytes) else None
+                self._facts.others |= {run_id or self._facts.run_id} - {self._facts.run_id}
+                if self._facts.others:
+                    break
+        except (OSError, RedisError):
+            pass  # such as maxclients: one connection is enough for programs
+        finally:
+            for connection in connections:
+                with contextlib.suppress(OSError, RedisError):
+                    await connection.disconnect(nowait=True)
+
     async def _settings(self) -> None:
         wanted = ["*appendfsync*"]  # two settings
         if self._tag:
@@ -270,6 +295,11 @@ class Examination:
             if isinstance(reply, list):
                 words = [w.decode("utf-8", "replace") for w in reply if isinstance(w, bytes)]
                 self._facts.settings |= dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _fields(info: bytes) -> dict[str, str]:
+    lines = info.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def _text(reply: object) -> bytes | None:

@@ -62,6 +62,8 @@ class MasterFacts:
         refusal: The error with which it refuses to write; empty if it does not.
 
         settings: Some of its settings; empty if they may not be read.
+
+        others: The `run_id` of each other server that further connections have reached.
     """
 
     name: str
@@ -85,6 +87,7 @@ class MasterFacts:
     unknown: list[str] = field(default_factory=list)
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
 
     @property
     def is_known(self) -> bool:

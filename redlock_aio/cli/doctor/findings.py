@@ -27,6 +27,7 @@ class Kind(enum.Enum):
     VERSION = "version"
     ROLE = "role"
     SAME_SERVER = "same-server"
+    SEVERAL_SERVERS = "several-servers"
     REFUSES = "refuses"
     COMMANDS = "commands"
     PERMISSION = "permission"
@@ -148,6 +149,14 @@ _KINDS = {
         _SERIOUS,
         "Two names lead to one server. It has one vote, and its failure costs two masters.",
         "Name each server once.",
+    ),
+    Kind.SEVERAL_SERVERS: (
+        _SERIOUS,
+        (
+            "One name leads to several servers, as a balancer does, or a Service of Kubernetes with"
+            " several pods. Programs that reach different ones do not exclude each other."
+        ),
+        "Name each server by an address of its own.",
     ),
     Kind.REFUSES: (
         _SERIOUS,

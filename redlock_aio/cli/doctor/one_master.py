@@ -35,6 +35,9 @@ def _found(facts: MasterFacts, wanted: Expectations) -> Iterator[tuple[Kind, str
     if facts.refusal and not _is_explained(facts):
         yield Kind.REFUSES, f"it refuses to write: {facts.refusal}"
     yield from _commands(facts)
+    if facts.others:
+        found = ", ".join([facts.run_id, *sorted(facts.others)])
+        yield Kind.SEVERAL_SERVERS, f"its name leads to several servers, with the run_ids {found}"
     if facts.is_known:
         yield from _server(facts)
         yield from _memory(facts, wanted)
