@@ -21,7 +21,7 @@ AsJson = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to *app*."""
-    app.command("masters", cls=HelpfulCommand, epilog="redlock masters 5")(masters)
+    app.command("masters", cls=HelpfulCommand, epilog="redlock masters 3 --port 7001")(masters)
 
 
 def masters(
