@@ -273,6 +273,20 @@ async def test_a_server_that_does_not_describe_itself() -> None:
     assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} <= kinds(found)
 
 
+async def test_a_server_that_refuses_each_connection_is_quoted() -> None:
+    """As Redis in protected mode does, and a Valkey."""
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-DENIED Redis is running in protected mode because it is enabled.\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        facts, found = await examined([f"redis://127.0.0.1:{port}"])
+    assert "DENIED Redis is running in protected mode" in facts[0].failure
+    assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} == kinds(found)
+
+
 @pytest.mark.full
 async def test_replicas(kind: str) -> None:
     with (

@@ -134,7 +134,8 @@ class Examination:
                     self._left.clear()  # it knows none of the other commands
                     break
         except (OSError, RedisError) as error:
-            self._facts.failure = str(error) or type(error).__name__
+            # The first reply says more than how the connection ended.
+            self._facts.failure = self._facts.failure or str(error) or type(error).__name__
             refused = isinstance(error, AuthenticationError | ResponseError)
             if not (self._facts.is_known or self._facts.tls or refused):
                 await self._compare_protocols()
@@ -202,8 +203,14 @@ class Examination:
         if settings.get("password"):
             # As HELLO does it: AUTH with a user accepts any password for one that needs none.
             settings["username"] = settings.get("username") or "default"
-        self._connection = self._pool.make_connection()
+        self._connection = self._new_connection()
         await self._connection.connect()
+
+    def _new_connection(self) -> Any:
+        connection = self._pool.make_connection()
+        # Without CLIENT SETINFO, whose reply redis-py ignores: it may be why no other one comes.
+        connection.lib_name = connection.lib_version = connection.driver_info = None
+        return connection
 
     async def _ask(self, *words: str) -> object:
         await self._connection.send_command(*words)
@@ -271,7 +278,7 @@ class Examination:
         try:
             for _ in range(OTHERS):
                 # All stay open: a balancer may choose the server with the fewest connections.
-                connections.append(self._pool.make_connection())
+                connections.append(self._new_connection())
                 await connections[-1].connect()
                 await connections[-1].send_command("INFO", "server")
                 reply = await connections[-1].read_response()
