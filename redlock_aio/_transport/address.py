@@ -41,6 +41,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    InvalidResponse,
     NoPermissionError,
     ResponseError,
 )
@@ -774,6 +775,8 @@ def why_not_connected(
         text = f"the server must be Redis {replies.OLDEST_SERVER} or newer, or any Valkey: {text}"
     elif _is_unknown(text):
         text = f"the server lacks a command that a master needs: {text}"
+    elif isinstance(error, InvalidResponse):
+        text = f"it does not speak the protocol: {text}"
     elif isinstance(error, AuthenticationError):
         # Without a password servers explain the command HELLO, which nobody has typed.
         missing = text.startswith("HELLO must be called")

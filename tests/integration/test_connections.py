@@ -585,3 +585,17 @@ async def test_a_policy_that_drops_keys_is_logged_once(
             call(master, "CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
     assert caplog.text.count("maxmemory-policy") == 1
     assert "volatile-ttl" in caplog.text
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"SSH-2.0-Server\r\n"])
+async def test_the_vote_of_another_kind_of_server_says_so(greeting: bytes) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Redlock([f"redis://127.0.0.1:{port}"]) as redlock:
+            found = detail(redlock, 0)
+    assert found.startswith("UNREACHABLE it does not speak the protocol: ")
