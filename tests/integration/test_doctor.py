@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from redlock_aio import Redlock, requirements
-from redlock_aio.cli.doctor import all_masters, command, tls
+from redlock_aio.cli.doctor import all_masters, command, examination, tls
 from redlock_aio.cli.doctor.examination import Questions, addresses, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
@@ -181,6 +181,30 @@ async def test_one_name_that_leads_to_several_servers(masters: list[RealMaster])
         (facts,), found = await examined([proxy.url])
     assert Kind.SEVERAL_SERVERS not in kinds(found)
     assert facts.unfinished == facts.failure == ""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_each_address_of_a_name_is_compared(
+    kind: str, hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not hangs:
+            writer.write(b"$11\r\nrun_id:abcd\r\n")
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async def look_up(*_: object) -> list[str]:
+        return ["127.0.0.1", "127.0.0.2"]
+
+    with running(kind) as master:
+        monkeypatch.setattr(examination, "look_up", look_up)
+        monkeypatch.setattr(examination, "OTHERS_PATIENCE", 0.2)
+        async with await asyncio.start_server(describe, "127.0.0.2", master.port):
+            (facts,), found = await examined([master.url])
+    assert facts.others == (set() if hangs else {"abcd"})
+    assert facts.unfinished == facts.failure == ""
+    assert kinds(found) == (set() if hangs else {Kind.SEVERAL_SERVERS})
 
 
 async def test_a_server_that_takes_one_connection_only_is_fit(kind: str) -> None:

@@ -35,7 +35,10 @@ MEASURING = 1.0
 """The most seconds for which they are measured."""
 
 OTHERS = 4
-"""The most connections besides the first one that may find another server at the address."""
+"""How many connections besides the first one may find another server under the same name."""
+
+OTHERS_PATIENCE = 1.0
+"""The most seconds for all of these: to one of several addresses nothing may answer."""
 
 CLOSING = 1.0
 """The most seconds for which the ends of the connections are awaited."""
@@ -273,25 +276,28 @@ class Examination:
         )
 
     async def _others(self) -> None:
-        """Find out whether further connections reach other servers, as those of a balancer."""
-        connections: list[Any] = []
+        """
+        Find out whether further connections reach other servers, as those of a balancer.
+
+        Programs that find several addresses for a name may use different ones, too.
+        """
+        hosts = self._facts.hosts[:OTHERS] if len(self._facts.hosts) > 1 else ()
+        # All are open at once: a balancer may choose the server with the fewest connections.
+        connections = [self._new_connection() for _ in range(OTHERS + len(hosts))]
+        for connection, host in zip(connections, hosts, strict=False):
+            connection.host = host
+        asked = [asyncio.create_task(_run_id(connection)) for connection in connections]
         try:
-            for _ in range(OTHERS):
-                # All stay open: a balancer may choose the server with the fewest connections.
-                connections.append(self._new_connection())
-                await connections[-1].connect()
-                await connections[-1].send_command("INFO", "server")
-                reply = await connections[-1].read_response()
-                run_id = _fields(reply).get("run_id") if isinstance(reply, bytes) else None
-                self._facts.others |= {run_id or self._facts.run_id} - {self._facts.run_id}
-                if self._facts.others:
-                    break
-        except (OSError, RedisError):
-            pass  # such as maxclients: one connection is enough for programs
+            await asyncio.wait(asked, timeout=OTHERS_PATIENCE)
         finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
             for connection in connections:
                 with contextlib.suppress(OSError, RedisError):
                     await connection.disconnect(nowait=True)
+        found = {task.result() for task in asked if not task.cancelled()}
+        self._facts.others = found - {"", self._facts.run_id}
 
     async def _settings(self) -> None:
         wanted = ["*appendfsync*"]  # two settings
@@ -302,6 +308,17 @@ class Examination:
             if isinstance(reply, list):
                 words = [w.decode("utf-8", "replace") for w in reply if isinstance(w, bytes)]
                 self._facts.settings |= dict(zip(words[::2], words[1::2], strict=False))
+
+
+async def _run_id(connection: Any) -> str:
+    """Return the `run_id` of the server to which *connection* leads; empty if it is not known."""
+    try:
+        await connection.connect()
+        await connection.send_command("INFO", "server")
+        reply = await connection.read_response()
+    except (OSError, RedisError):
+        return ""  # such as maxclients: one connection is enough for programs
+    return _fields(reply).get("run_id", "") if isinstance(reply, bytes) else ""
 
 
 def _fields(info: bytes) -> dict[str, str]:

@@ -153,8 +153,9 @@ _KINDS = {
     Kind.SEVERAL_SERVERS: (
         _SERIOUS,
         (
-            "One name leads to several servers, as a balancer does, or a Service of Kubernetes with"
-            " several pods. Programs that reach different ones do not exclude each other."
+            "One name leads to several servers: that of a balancer, of a Service of Kubernetes with"
+            " several pods, or one with several addresses. Programs that reach different ones do"
+            " not exclude each other."
         ),
         "Name each server by an address of its own.",
     ),
