@@ -18,6 +18,7 @@ import contextlib
 import functools
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -458,5 +459,13 @@ def _close_all() -> None:
     here = [portal for portal in list(_running) if portal.is_in_process]
     for portal in here:
         portal.stop()
+    ends = time.monotonic() + PATIENCE
     for portal in here:
-        portal.close(PATIENCE)
+        # What a signal handler raises here, Python would print. A launcher may pass on the Ctrl-C
+        # that the terminal has sent to both: the leases are released nevertheless.
+        with contextlib.suppress(BaseException):
+            portal.close(PATIENCE)
+        # Before Python 3.13 a `join` that was interrupted takes its thread for ended, also in a
+        # `close` of the program, and the next one does not wait. One more signal ends this wait.
+        while portal in _running and time.monotonic() < ends:
+            time.sleep(0.002)

@@ -332,6 +332,51 @@ def test_a_child_that_was_forked_without_python_is_told_so() -> None:
     assert (done.stdout.splitlines(), done.stderr) == ([why] * 4 + ["0 False"], "")
 
 
+INTERRUPTED_EXIT = """
+import atexit, signal, sys
+
+@atexit.register  # before the import, so that it runs after the managers were closed
+def look():
+    print(sys.modules["redlock_aio.sync._portal"]._running)
+
+from redlock_aio.sync import Redlock
+from redlock_aio.testing import FakeMaster
+
+master = FakeMaster("a")
+redlock = Redlock([master], restart_guard="off", master_timeout=2_000)
+lease = redlock.lock("r").acquire()
+master.hang()  # so it takes a master timeout to close the manager
+
+def handle(*_):
+    raise KeyboardInterrupt if sys.argv[1] == "KeyboardInterrupt" else SystemExit(3)
+
+signal.signal(signal.SIGALRM, handle)
+if sys.argv[2] == "the exit":
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.3)
+else:
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        redlock.close()
+    except BaseException as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("during", ["close()", "the exit"])
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit"])
+def test_one_signal_does_not_end_the_exit(raised: str, during: str) -> None:
+    """Such as by a launcher that passes on the Ctrl-C which the terminal has sent to both."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_EXIT, raised, during],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3 * SOON,
+    )
+    told = f"{raised}\n" if during == "close()" else ""
+    assert (done.stdout, done.stderr) == (f"{told}set()\n", "")
+
+
 EXITS = """
 import atexit, sys, threading, time
 
