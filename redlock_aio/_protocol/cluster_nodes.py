@@ -29,8 +29,12 @@ _TIMES = re.compile(r" \d+ \d+ (?=\d+ (?:dis)?connected)")
 LONGEST_HOST = 255
 """The most characters of a host: a longer text can be none."""
 
-LONGEST_KEPT = 4_000
-"""The most characters of a line that is kept with what it says; nodes may send any text."""
+LONGEST_KEPT = 1_000
+"""
+The most characters of a line that is kept with what it says: that of a node with some 60 ranges.
+
+Nodes may send any text. Lines of this length that name slots take 130 MB in all.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The nodes of a Cluster, as they list them."""
 
 import math
+import tracemalloc
 
 import pytest
 
@@ -127,6 +128,28 @@ def test_a_line_of_any_length_is_not_kept() -> None:
     found = listed(b"aa 10.0.0.1:7000@17000 myself,master - 0 0 1 connected " + slots + b"\n")
     assert len(found.nodes[0].slots) == 5_000
     assert cluster_nodes._node.cache_info() == before
+
+
+def test_the_lines_that_are_kept_take_a_bounded_memory() -> None:
+    """A node may invent lines of any slots, and each slot takes more memory than its digits."""
+    lines = 50
+
+    def reply(node: int) -> bytes:
+        start = b"%020d 10.0.0.1:7000@17000 myself,master - 0 0 1 connected" % node
+        return start + b" 5" * ((cluster_nodes.LONGEST_KEPT - len(start)) // 2)
+
+    cluster_nodes._node.cache_clear()
+    tracemalloc.start()
+    try:
+        for node in range(lines):
+            listed(reply(node))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    most = cluster_nodes._node.cache_info().maxsize
+    assert cluster_nodes._node.cache_info().currsize == lines
+    assert most is not None
+    assert taken / lines * most < 150e6
 
 
 def test_ipv6() -> None:
