@@ -295,7 +295,7 @@ class _Settings:
             taken["socket_keepalive_options"] = taken.get("socket_keepalive_options") or _KEEPALIVE
         self._source = source
         self._by = by
-        self._class = _handing_over(_looking_up(pool.connection_class))
+        self._class = _handing_over(looking_up(pool.connection_class))
         # redis-py would wait for the reply, and give up where CLIENT SETNAME is forbidden.
         self.client_name = str(taken.pop("client_name", None) or "")
         # By default, redis-py 8 ends a connection after 5 s, and would cut longer attempts short.
@@ -496,7 +496,7 @@ def _from_behind(address: str | None, addresses: Sequence[str]) -> Sequence[str]
     return [*addresses[at:], *addresses[:at]]
 
 
-def _looking_up(kind: type[AbstractConnection]) -> Any:
+def looking_up(kind: type[AbstractConnection]) -> Any:
     """Return a subclass of *kind* that uses `resolver`; TLS still checks the host name."""
 
     class LookingUp(kind):  # type: ignore[valid-type, misc]

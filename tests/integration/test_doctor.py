@@ -5,6 +5,7 @@ import contextlib
 import gc
 import itertools
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -201,10 +202,33 @@ async def test_each_address_of_a_name_is_compared(
         monkeypatch.setattr(examination, "look_up", look_up)
         monkeypatch.setattr(examination, "OTHERS_PATIENCE", 0.2)
         async with await asyncio.start_server(describe, "127.0.0.2", master.port):
-            (facts,), found = await examined([master.url])
+            (facts,), found = await examined([f"redis://localhost:{master.port}"])
     assert facts.others == (set() if hangs else {"abcd"})
     assert facts.unfinished == facts.failure == ""
     assert kinds(found) == (set() if hangs else {Kind.SEVERAL_SERVERS})
+
+
+async def test_each_address_is_compared_though_a_certificate_has_the_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"$11\r\nrun_id:abcd\r\n")
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async def look_up(*_: object) -> list[str]:
+        return ["127.0.0.1", "127.0.0.2"]
+
+    certificates, port = Certificates(tmp_path, "localhost"), free_port()
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(*certificates.server)
+    monkeypatch.setattr(examination, "look_up", look_up)
+    with running("redis", *tls_options(certificates, port)):
+        async with await asyncio.start_server(describe, "127.0.0.2", port, ssl=secure):
+            (facts,), found = await examined([certificates.url(port)])
+    assert facts.others == {"abcd"}
+    assert Kind.SEVERAL_SERVERS in kinds(found)
 
 
 async def test_a_server_that_takes_one_connection_only_is_fit(kind: str) -> None:

@@ -86,7 +86,7 @@ async def test_addresses_that_were_found_are_tried_without_a_look_up(asked: list
         async def _connect(self) -> None:
             tried.append(self.address)  # type: ignore[attr-defined]
 
-    connection = address._looking_up(Connecting)()  # type: ignore[arg-type]
+    connection = address.looking_up(Connecting)()  # type: ignore[arg-type]
     connection.addresses = ["10.0.0.9"]
     await connection._connect()
     assert (tried, asked) == (["10.0.0.9"], [])
@@ -101,4 +101,4 @@ async def test_if_no_address_can_be_reached_the_error_of_the_first_one_is_raised
             raise ConnectionRefusedError(f"{self.address} refused")  # type: ignore[attr-defined]
 
     with pytest.raises(ConnectionRefusedError, match=r"10\.0\.0\.1 refused"):
-        await address._looking_up(Refused)()._connect()  # type: ignore[arg-type]
+        await address.looking_up(Refused)()._connect()  # type: ignore[arg-type]

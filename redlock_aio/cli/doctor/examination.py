@@ -20,6 +20,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
+from redlock_aio._transport.address import looking_up
 from redlock_aio._transport.resolver import look_up
 from redlock_aio.cli.doctor import nodes as of_cluster, probes, sentinels, tls
 from redlock_aio.cli.doctor.facts import MasterFacts
@@ -283,9 +284,11 @@ class Examination:
         """
         hosts = self._facts.hosts[:OTHERS] if len(self._facts.hosts) > 1 else ()
         # All are open at once: a balancer may choose the server with the fewest connections.
-        connections = [self._new_connection() for _ in range(OTHERS + len(hosts))]
-        for connection, host in zip(connections, hosts, strict=False):
-            connection.host = host
+        connections = [self._new_connection() for _ in range(OTHERS)]
+        self._pool.connection_class = looking_up(self._pool.connection_class)
+        for host in hosts:
+            connections.append(self._new_connection())
+            connections[-1].addresses = [host]
         asked = [asyncio.create_task(_run_id(connection)) for connection in connections]
         try:
             await asyncio.wait(asked, timeout=OTHERS_PATIENCE)
