@@ -260,7 +260,8 @@ class _Tls:
 class _TlsOptions:
     """All that tells one context from another, and one that has it."""
 
-    values: tuple[object, ...]
+    values: tuple[object, ...] = field(repr=False)
+    """One may be the password of a key."""
     files: tuple[object, ...]
     context: Any = field(compare=False)
 
@@ -276,11 +277,12 @@ def _tls_like(context: Any, files: tuple[object, ...]) -> _Tls:
 
     Five masters would else read all authorities five times, for 0.2 s in all.
     """
-    values = [getattr(context, name) for name in context.__slots__ if name != "context"]
+    # Where redis-py has lost one, it says so when the context is used.
+    values = [getattr(context, name, None) for name in context.__slots__ if name != "context"]
     frozen = tuple(tuple(value) if isinstance(value, list) else value for value in values)
     try:
         return _shared_tls(_TlsOptions(frozen, files, context))
-    except TypeError:  # an option that has no hash, and that ssl will refuse
+    except TypeError:  # an option has no hash, such as a set of flags
         return _Tls(context)
 
 

@@ -362,6 +362,28 @@ def test_addresses_share_certificates_if_all_their_options_are_alike(tmp_path: P
     assert len({id(context) for pair in made for context in pair}) == len(urls)
 
 
+async def test_an_option_that_redis_py_loses_is_named_by_the_vote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """redis-py 5 loses an `ssl_cert_reqs` that is no text."""
+    kind = type(SSLConnection().ssl_context)
+    begin = kind.__init__
+
+    def lose(context: Any, **options: Any) -> None:
+        begin(context, **options)
+        del context.cert_reqs
+
+    monkeypatch.setattr(kind, "__init__", lose)
+    async with Redlock([f"rediss://localhost:{free_port()}"]) as redlock:
+        why = detail(redlock, 0)
+    assert why.startswith("UNREACHABLE the TLS options can't be used: ")
+    assert "'cert_reqs'" in why
+
+
+def test_the_repr_of_tls_options_has_no_password() -> None:
+    assert "secret" not in repr(address._TlsOptions(("secret",), (), None))
+
+
 async def test_a_certificate_that_is_renewed_is_used_by_the_next_connection(
     tmp_path: Path,
 ) -> None:
