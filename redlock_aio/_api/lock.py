@@ -1,4 +1,4 @@
-"""A lock that can be acquired, and the lease that each acquisition returns."""
+"""A lock that can be acquired, and which of its blocks is left, also by threads."""
 
 import asyncio
 import functools

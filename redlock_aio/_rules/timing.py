@@ -1,8 +1,9 @@
 """
 How long a lock is valid, how fast an acquisition may repeat, how long a reply may take.
 
-Durations are whole milliseconds, instants are seconds on a clock that only
-moves forward. Every rounding is against the holder, so a lease is never valid for
+Durations of locks are whole milliseconds, round trips are milliseconds with
+fractions, pauses are seconds, instants are seconds on a clock that only moves forward.
+Every rounding of a duration is against the holder, so a lease is never valid for
 longer than a master keeps the lock. Nothing here waits, reads a clock or draws a
 random number.
 """
