@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from redlock_aio import Redlock, requirements
-from redlock_aio.cli.doctor import all_masters, command, examination, tls
+from redlock_aio.cli.doctor import all_masters, command, examination, sentinels, tls
 from redlock_aio.cli.doctor.examination import Questions, addresses, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
@@ -26,7 +26,7 @@ from redlock_aio.testing._embedded import free_port
 from redlock_aio.testing._processes import start
 
 from .clocked import ClockedMaster, compiled
-from .helpers import RealMaster, call, until, urls
+from .helpers import TIMEOUT, RealMaster, call, until, urls
 from .proxy import Proxy
 from .servers import binary_of, process
 from .speaker import speaker
@@ -554,6 +554,8 @@ async def test_a_password_that_the_server_does_not_want_is_accepted_as_programs_
             await redlock.check()
         _, found = await examined([where])
         assert Kind.UNREACHABLE not in kinds(found)
+        # So is one of a Sentinel, or of a node of a Cluster.
+        assert await sentinels.ask_one(where, [["PING"]], TIMEOUT / 1000) == ([b"PONG"], True)
 
 
 async def test_a_wrong_password_is_reported_without_it(server: EmbeddedMaster) -> None:

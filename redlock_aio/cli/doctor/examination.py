@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_aio import requirements
@@ -199,14 +198,10 @@ class Examination:
             self._facts.tls = await tls.mismatch(self._server, self._questions.patience / 4)
 
     async def _dial(self) -> None:
-        self._pool = ConnectionPool.from_url(self._server)
+        self._pool = sentinels.pool_of(self._server)
         settings = self._pool.connection_kwargs
         if host := settings.get("host"):
             self._facts.hosts = await addresses(str(host), int(settings.get("port", 6379)))
-        settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
-        if settings.get("password"):
-            # As HELLO does it: AUTH with a user accepts any password for one that needs none.
-            settings["username"] = settings.get("username") or "default"
         self._connection = self._new_connection()
         await self._connection.connect()
 

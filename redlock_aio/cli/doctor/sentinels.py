@@ -53,6 +53,17 @@ def name_of(url: str) -> str:
     return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
 
 
+def pool_of(url: str) -> ConnectionPool:
+    """Return a pool of redis-py whose connections log in as those of programs do."""
+    pool = ConnectionPool.from_url(url)
+    settings = pool.connection_kwargs
+    settings.update(protocol=2, decode_responses=False)  # whatever the URL wants
+    if settings.get("password"):
+        # As HELLO does it: AUTH with a user accepts any password for one that needs none.
+        settings["username"] = settings.get("username") or "default"
+    return pool
+
+
 async def ask_one(
     url: str, questions: Sequence[Sequence[str]], patience: float
 ) -> tuple[Sequence[object] | str, bool]:
@@ -62,9 +73,7 @@ async def ask_one(
     Cancellation:
         The connection is closed.
     """
-    pool = ConnectionPool.from_url(url)
-    pool.connection_kwargs.update(protocol=2, decode_responses=False)
-    connection: Any = pool.make_connection()
+    connection: Any = pool_of(url).make_connection()
     try:
         async with asyncio.timeout(patience):
             await connection.connect()
