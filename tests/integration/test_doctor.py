@@ -231,6 +231,25 @@ async def test_each_address_is_compared_though_a_certificate_has_the_name_only(
     assert Kind.SEVERAL_SERVERS in kinds(found)
 
 
+async def test_the_other_connections_do_not_read_the_certificates_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop stands still meanwhile, and other masters would seem to be slow."""
+    read, make = 0, ssl.create_default_context
+
+    def counted() -> ssl.SSLContext:
+        nonlocal read
+        read += 1
+        return make()
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    certificates, port = Certificates(tmp_path), free_port()
+    with running("redis", *tls_options(certificates, port)):
+        (facts,), _ = await examined([certificates.url(port)])
+    assert facts.unfinished == facts.failure == ""
+    assert read == 1
+
+
 async def test_a_server_that_takes_one_connection_only_is_fit(kind: str) -> None:
     with running(kind, "--maxclients", "1") as master:
         (facts,), found = await examined([master.url])

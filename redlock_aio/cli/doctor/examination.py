@@ -209,6 +209,9 @@ class Examination:
         connection = self._pool.make_connection()
         # Without CLIENT SETINFO, whose reply redis-py ignores: it may be why no other one comes.
         connection.lib_name = connection.lib_version = connection.driver_info = None
+        # To read the certificates stops the event loop, and other masters are being measured.
+        if hasattr(self._connection, "ssl_context"):
+            connection.ssl_context = self._connection.ssl_context
         return connection
 
     async def _ask(self, *words: str) -> object:
