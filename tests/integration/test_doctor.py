@@ -200,9 +200,10 @@ async def test_each_address_of_a_name_is_compared(
 
     with running(kind) as master:
         monkeypatch.setattr(examination, "look_up", look_up)
-        monkeypatch.setattr(examination, "OTHERS_PATIENCE", 0.2)
+        monkeypatch.setattr(examination, "OTHERS_PATIENCE", PATIENCE)
+        url, patience = f"redis://localhost:{master.port}", 4.0 if hangs else PATIENCE
         async with await asyncio.start_server(describe, "127.0.0.2", master.port):
-            (facts,), found = await examined([f"redis://localhost:{master.port}"])
+            (facts,), found = await examined([url], patience=patience)
     assert facts.others == (set() if hangs else {"abcd"})
     assert facts.unfinished == facts.failure == ""
     assert kinds(found) == (set() if hangs else {Kind.SEVERAL_SERVERS})

@@ -38,7 +38,7 @@ OTHERS = 4
 """How many connections besides the first one may find another server under the same name."""
 
 OTHERS_PATIENCE = 1.0
-"""The most seconds for all of these: to one of several addresses nothing may answer."""
+"""The most seconds for all of these, and at most a quarter of those for the master."""
 
 CLOSING = 1.0
 """The most seconds for which the ends of the connections are awaited."""
@@ -289,7 +289,9 @@ class Examination:
             connections[-1].addresses = [host]
         asked = [asyncio.create_task(_run_id(connection)) for connection in connections]
         try:
-            await asyncio.wait(asked, timeout=OTHERS_PATIENCE)
+            # The master has answered all else: a hung address must not use up its time.
+            patience = min(OTHERS_PATIENCE, self._questions.patience / 4)
+            await asyncio.wait(asked, timeout=patience)
         finally:
             for task in asked:
                 task.cancel()
