@@ -124,6 +124,25 @@ async def test_waiters_enter_the_queues_again_that_have_lost_them(
     assert second - first < 0.01
 
 
+@pytest.mark.promise("S9")
+@pytest.mark.parametrize("back", range(3))
+async def test_the_master_that_makes_a_majority_again_is_enough(
+    redlock: Redlock, masters: list[FakeMaster], back: int
+) -> None:
+    """The two others have granted the lock long ago, and got these grants back."""
+    await fair_acquired_at(redlock)
+    for master in masters[:3]:
+        master.kill()
+    waiter = waiting_fair(redlock)
+    await asyncio.sleep(0.1)
+    masters[back].restart()
+    while not redlock.statistics().masters[back].votes:  # noqa: ASYNC110 - at that very moment
+        await asyncio.sleep(LATENCY / 10)
+    voted = now()
+    assert voted < HEARTBEAT / 2
+    assert await waiter - voted < 5 * LATENCY
+
+
 @pytest.mark.promise("S1")
 async def test_a_grant_of_a_master_whose_connection_broke_is_void(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]

@@ -714,10 +714,13 @@ class FairWaiter(Round):
             # that request, because both come over one connection. That reply will be up to date.
             if standing is BEHIND or (number == master and standing is not ASKED):
                 self._ask(number)
+        self._ask_where_it_gave_back()
+        self._arm()
+
+    def _ask_where_it_gave_back(self) -> None:
         for number in range(len(self.ticket.standings)):
             if self.ticket.may_win(number):
                 self._ask(number)
-        self._arm()
 
     @property
     def waits_in_vain(self) -> bool:
@@ -776,10 +779,17 @@ class FairWaiter(Round):
             self.changed(master)
 
     def forgotten(self, master: int) -> None:
-        """Called when *master* may have forgotten this waiter; ask it."""
+        """
+        Called when *master* has a vote again, and may have forgotten this waiter; ask it.
+
+        It may be the one that makes a majority with others, whose grants were given back while
+        there was none. Without requests to these, the waiter would need all masters that are
+        away, within the time for which grants are fresh, or the next heartbeat.
+        """
         if not self._over:
             self.ticket.forget(master)
             self._ask(master)
+            self._ask_where_it_gave_back()
             self._arm()
 
     # The task that waits, and the end.
