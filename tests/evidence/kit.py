@@ -3,10 +3,14 @@
 import itertools
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evidence import cell as cells
 from evidence.checker import Verdict, check
+from evidence.controls import CONTROLS
+from evidence.matrix import make, parse
 
 MS = 1_000_000
 ORIGIN = 5_000_000_000_000
@@ -18,6 +22,17 @@ FOREVER = 10_000
 
 def instant(ms: float) -> int:
     return ORIGIN + round(ms * MS)
+
+
+def verdicts(name: str, folder: Path) -> Iterator[Verdict]:
+    """Yield what runs of a naive design show: a busy machine may miss its defect in one of them."""
+    (control,) = (each for each in CONTROLS if each.column == name)
+    for seed in range(1, 5):
+        run = folder / str(seed)
+        run.mkdir()
+        options = parse(["--controls", control.name, "--seed", str(seed)])
+        assert not cells.run(make(options, control.row, control.column, control), run)
+        yield check(run)
 
 
 class Script:

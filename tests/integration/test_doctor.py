@@ -184,25 +184,31 @@ async def test_one_name_that_leads_to_several_servers(masters: list[RealMaster])
     assert facts.unfinished == facts.failure == ""
 
 
+async def _two_addresses(*_: object) -> list[str]:
+    return ["127.0.0.1", "127.0.0.2"]
+
+
+async def _says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        await reader.read()
+    writer.close()
+
+
+async def _says_its_id(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"$11\r\nrun_id:abcd\r\n")
+    await _says_nothing(reader, writer)
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_each_address_of_a_name_is_compared(
     kind: str, hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def describe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not hangs:
-            writer.write(b"$11\r\nrun_id:abcd\r\n")
-        with contextlib.suppress(OSError):
-            await reader.read()
-        writer.close()
-
-    async def look_up(*_: object) -> list[str]:
-        return ["127.0.0.1", "127.0.0.2"]
-
     with running(kind) as master:
-        monkeypatch.setattr(examination, "look_up", look_up)
+        monkeypatch.setattr(examination, "look_up", _two_addresses)
         monkeypatch.setattr(examination, "OTHERS_PATIENCE", PATIENCE)
         url, patience = f"redis://localhost:{master.port}", 4.0 if hangs else PATIENCE
-        async with await asyncio.start_server(describe, "127.0.0.2", master.port):
+        other = _says_nothing if hangs else _says_its_id
+        async with await asyncio.start_server(other, "127.0.0.2", master.port):
             (facts,), found = await examined([url], patience=patience)
     assert facts.others == (set() if hangs else {"abcd"})
     assert facts.unfinished == facts.failure == ""
@@ -212,21 +218,12 @@ async def test_each_address_of_a_name_is_compared(
 async def test_each_address_is_compared_though_a_certificate_has_the_name_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def describe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"$11\r\nrun_id:abcd\r\n")
-        with contextlib.suppress(OSError):
-            await reader.read()
-        writer.close()
-
-    async def look_up(*_: object) -> list[str]:
-        return ["127.0.0.1", "127.0.0.2"]
-
     certificates, port = Certificates(tmp_path, "localhost"), free_port()
     secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     secure.load_cert_chain(*certificates.server)
-    monkeypatch.setattr(examination, "look_up", look_up)
+    monkeypatch.setattr(examination, "look_up", _two_addresses)
     with running("redis", *tls_options(certificates, port)):
-        async with await asyncio.start_server(describe, "127.0.0.2", port, ssl=secure):
+        async with await asyncio.start_server(_says_its_id, "127.0.0.2", port, ssl=secure):
             (facts,), found = await examined([certificates.url(port)])
     assert facts.others == {"abcd"}
     assert Kind.SEVERAL_SERVERS in kinds(found)

@@ -124,6 +124,21 @@ def _listens(at: str) -> bool:
         return one.connect_ex((host, int(port))) == 0
 
 
+async def _sends_an_invoice(
+    client: httpx.AsyncClient, redlock: Redlock, masters: list[RealMaster]
+) -> None:
+    """One request at a time sends it; 409 while others hold its lock, 503 without a majority."""
+    answers = await asyncio.gather(*(client.post("/invoices/42/send") for _ in range(2)))
+    assert [answer.json() for answer in answers] == [{"sent": 42}, {"sent": 42}]
+    async with redlock.lock("billing:invoice:42"):
+        answer = await client.post("/invoices/42/send")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
+    for master in masters[:3]:
+        master.kill()
+    answer = await client.post("/invoices/42/send")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+
+
 async def test_flask(redlock: Redlock, masters: list[RealMaster], tmp_path: Path) -> None:
     need("flask")
     docstring = ast.get_docstring(ast.parse((EXAMPLES / "flask_site.py").read_text())) or ""
@@ -138,15 +153,7 @@ async def test_flask(redlock: Redlock, masters: list[RealMaster], tmp_path: Path
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         await site.says("Running on")
-        answers = await asyncio.gather(*(client.post("/invoices/42/send") for _ in range(2)))
-        assert [answer.json() for answer in answers] == [{"sent": 42}, {"sent": 42}], site.output
-        async with redlock.lock("billing:invoice:42"):
-            answer = await client.post("/invoices/42/send")
-            assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
-        for master in masters[:3]:
-            master.kill()
-        answer = await client.post("/invoices/42/send")
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        await _sends_an_invoice(client, redlock, masters)
         await site.ends(signal.SIGINT)
     await until(lambda: gone(masters[3:], "billing:invoice:42"))
 
@@ -170,15 +177,7 @@ async def test_litestar(redlock: Redlock, masters: list[RealMaster], tmp_path: P
             httpx.AsyncClient(transport=transport, base_url="http://x", timeout=60) as client,
         ):
             await service.says("Uvicorn running")
-            answers = await asyncio.gather(*(client.post("/invoices/42/send") for _ in range(2)))
-            assert [answer.json() for answer in answers] == [{"sent": 42}, {"sent": 42}]
-            async with redlock.lock("billing:invoice:42"):
-                answer = await client.post("/invoices/42/send")
-                assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
-            for master in masters[:3]:
-                master.kill()
-            answer = await client.post("/invoices/42/send")
-            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            await _sends_an_invoice(client, redlock, masters)
             assert await service.ends(signal.SIGTERM) in {0, -signal.SIGTERM}, service.output
             assert "Application shutdown complete" in service.output
     await until(lambda: gone(masters[3:], "billing:invoice:42"))
