@@ -57,7 +57,8 @@ async def speaker(answer: Answer) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
         commands = hiredis.Reader()
-        with contextlib.suppress(OSError):
+        # A client may also try whether this port uses TLS.
+        with contextlib.suppress(OSError, hiredis.ProtocolError):
             while data := await reader.read(65_536):
                 commands.feed(data)
                 while command := commands.gets():

@@ -29,7 +29,7 @@ from .clocked import ClockedMaster, compiled
 from .helpers import TIMEOUT, RealMaster, call, until, urls
 from .proxy import Proxy
 from .servers import binary_of, process
-from .speaker import speaker
+from .speaker import healthy, speaker
 from .tls import Certificates, tls_options
 
 pytestmark = pytest.mark.integration
@@ -41,6 +41,11 @@ ALONE = {Kind.ONE_HOST, Kind.SINGLE}
 
 PATIENCE = 60.0
 """Seconds in which a healthy master replies to everything, on the slowest machine."""
+
+NO_KEY = b"%1\r\n*0\r\n:1\r\n"
+"""A map whose key is a list, for which redis-py raises none of its own errors."""
+
+UNREADABLE = "redis-py can't read its reply: "
 
 
 async def examined(
@@ -336,6 +341,36 @@ async def test_a_server_that_does_not_describe_itself() -> None:
         facts, found = await examined([f"redis://{where}"])
     assert facts[0].failure == "INFO is answered with: closed for INFO"
     assert {Kind.UNREACHABLE, Kind.NO_MAJORITY} <= kinds(found)
+
+
+@pytest.mark.parametrize("odd", [b"INFO", b"AUTH default word"])
+async def test_a_reply_that_redis_py_cannot_read_is_the_failure_of_its_master(odd: bytes) -> None:
+    def answer(command: list[bytes]) -> bytes:
+        return NO_KEY if b" ".join(command) == odd else healthy()(command)
+
+    async with speaker(answer) as where:
+        (facts,), _ = await examined([f"redis://:word@{where}"])
+    assert facts.failure.startswith(UNREADABLE)
+
+
+async def test_a_reply_that_redis_py_cannot_read_tells_nothing_of_other_servers() -> None:
+    examined_by = []
+
+    def answer(command: list[bytes]) -> bytes:
+        if command[0] == b"INFO":
+            examined_by.append(command)
+        return NO_KEY if len(examined_by) > 3 else healthy()(command)
+
+    async with speaker(answer) as where:
+        (facts,), _ = await examined([f"redis://{where}"])
+    assert facts.others == set()
+    assert facts.unfinished == facts.failure == ""
+
+
+async def test_a_reply_of_a_sentinel_that_redis_py_cannot_read_is_its_failure() -> None:
+    async with speaker(lambda _: NO_KEY) as where:
+        (facts,), _ = await examined([f"redis+sentinel://{where}/orders"], patience=4)
+    assert UNREADABLE in facts.failure
 
 
 async def test_a_server_that_refuses_each_connection_is_quoted() -> None:

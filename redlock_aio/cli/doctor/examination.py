@@ -203,7 +203,8 @@ class Examination:
         if host := settings.get("host"):
             self._facts.hosts = await addresses(str(host), int(settings.get("port", 6379)))
         self._connection = self._new_connection()
-        await self._connection.connect()
+        with sentinels.readable_replies():
+            await self._connection.connect()
 
     def _new_connection(self) -> Any:
         connection = self._pool.make_connection()
@@ -217,7 +218,8 @@ class Examination:
     async def _ask(self, *words: str) -> object:
         await self._connection.send_command(*words)
         try:
-            reply: object = await self._connection.read_response()
+            with sentinels.readable_replies():
+                reply: object = await self._connection.read_response()
         except probes.ERRORS as error:
             self._facts.refusal = self._facts.refusal or probes.refusal(error)
             return error
@@ -316,9 +318,10 @@ class Examination:
 async def _run_id(connection: Any) -> str:
     """Return the `run_id` of the server to which *connection* leads; empty if it is not known."""
     try:
-        await connection.connect()
-        await connection.send_command("INFO", "server")
-        reply = await connection.read_response()
+        with sentinels.readable_replies():
+            await connection.connect()
+            await connection.send_command("INFO", "server")
+            reply = await connection.read_response()
     except (OSError, RedisError):
         return ""  # such as maxclients: one connection is enough for programs
     return _fields(reply).get("run_id", "") if isinstance(reply, bytes) else ""

@@ -2,11 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
 
 from redlock_aio import requirements
 from redlock_aio._transport.address import why_not_connected
@@ -64,6 +69,22 @@ def pool_of(url: str) -> ConnectionPool:
     return pool
 
 
+@contextlib.contextmanager
+def readable_replies() -> Iterator[None]:
+    """
+    Turn what redis-py raises besides in the body, for a reply that it can't read, into one kind.
+
+    Raises:
+        InvalidResponse: Such a reply has come, for example a map with a list as a key.
+    """
+    try:
+        yield
+    except (OSError, RedisError):
+        raise
+    except Exception as error:
+        raise InvalidResponse(f"redis-py can't read its reply: {error}") from error
+
+
 async def ask_one(
     url: str, questions: Sequence[Sequence[str]], patience: float
 ) -> tuple[Sequence[object] | str, bool]:
@@ -76,7 +97,8 @@ async def ask_one(
     connection: Any = pool_of(url).make_connection()
     try:
         async with asyncio.timeout(patience):
-            await connection.connect()
+            with readable_replies():
+                await connection.connect()
             return [await _reply(connection, question) for question in questions], True
     except (AuthenticationError, ResponseError) as error:
         return str(error), True
@@ -92,7 +114,8 @@ async def ask_one(
 async def _reply(connection: Any, words: Sequence[str]) -> object:
     await connection.send_command(*words)
     try:
-        reply: object = await connection.read_response()
+        with readable_replies():
+            reply: object = await connection.read_response()
     except ResponseError as error:
         return error
     return reply
