@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -125,7 +126,7 @@ def test_the_settings_of_a_server_are_those_of_the_page(root: Path, command: lis
     assert set(listed) == {
         f"{name} {value}" if value else f'{name} ""' for name, value in given.items()
     }
-    assert len(listed) == 5
+    assert len(listed) == 6
 
 
 def test_a_container_may_use_twice_the_memory_of_its_server() -> None:
@@ -226,8 +227,8 @@ def test_the_replicas_are_selected_and_told_what_the_example_reads() -> None:
 
 
 @contextlib.contextmanager
-def servers(name: str, folder: Path) -> Iterator[list[EmbeddedMaster]]:
-    """Run five servers with the command line of a file; only paths are replaced."""
+def servers(name: str, folder: Path, *more: str) -> Iterator[list[EmbeddedMaster]]:
+    """Run five servers with the command line of a file, and *more*; only paths are replaced."""
     users = folder / "users.acl"
     users.write_text(f"{USERS}user admin on nopass ~* &* +@all\n")
     with contextlib.ExitStack() as stack:
@@ -236,7 +237,7 @@ def servers(name: str, folder: Path) -> Iterator[list[EmbeddedMaster]]:
             (data := folder / f"{number}").mkdir()
             places = {"/data": str(data), "/etc/valkey/users.acl": str(users)}
             options = [places.get(word, word) for word in COMMANDS[name][1:]]
-            masters.append(stack.enter_context(EmbeddedMaster(options=options)))
+            masters.append(stack.enter_context(EmbeddedMaster(options=[*options, *more])))
         yield masters
 
 
@@ -395,6 +396,23 @@ def test_the_probe_tells_a_server_that_answers(name: str, tmp_path: Path) -> Non
             assert probe() != 0, "an error of the server"
         masters[0].kill()
         assert probe() != 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", COMMANDS)
+def test_clients_outside_of_the_container_are_served(name: str, tmp_path: Path) -> None:
+    """They come from another address; the default user has no password, and the image no say."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this machine has only its loopback address")
+        mine = asked.getsockname()[0]
+    with (
+        servers(name, tmp_path, "--bind", "127.0.0.1", mine) as masters,
+        redis.Redis(host=mine, port=masters[0].port) as client,
+    ):
+        assert client.ping()
 
 
 @pytest.mark.integration
