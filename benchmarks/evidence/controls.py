@@ -119,7 +119,7 @@ CONTROLS = (
     Control(
         "command leaves its group", "`redlock run` takes a command for ended that goes on.",
         row("no fault"), "command", "fails",
-        job={"misuse": True},
+        seconds=6.0, job={"misuse": True},
     ),
     Control(
         "inner block releases the outer", "Who holds a lock twice releases both inside.",
