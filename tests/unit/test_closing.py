@@ -1,11 +1,15 @@
 """A manager that is closed hands out no valid lease, and leaves no key that it can release."""
 
 import asyncio
+import functools
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
 from redlock_aio import Lease, Redlock, RedlockError
+from redlock_aio._protocol.scripts import RAISE
+from redlock_aio.testing import FakeMaster
 
 from .cancelling import interposed, run_next
 from .kit import (
@@ -13,6 +17,8 @@ from .kit import (
     LATENCY,
     Kind,
     Masters,
+    before,
+    count_up,
     fail,
     fence,
     hang,
@@ -73,6 +79,35 @@ async def test_no_lease_is_acquired_from_a_manager_that_is_closed_meanwhile(
         await settle(masters, 0.5)
         assert not remaining_keys(masters, counters=False), place
     assert failed
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "fencing" in kind])
+async def test_the_masters_do_not_agree_on_a_token_after_the_close(
+    masters: Masters, kind: str
+) -> None:
+    """The counters rise meanwhile, so that this would take another round behind the close."""
+    for number, master in enumerate(masters):
+        master.set(fence(key_of(kind)), f"{(1 << 51) + number:016}")
+        others = iter([number + 1])
+        before(master, RAISE, functools.partial(raised_by_another, master, key_of(kind), others))
+    redlock = Redlock(masters, restart_guard="off")
+    await redlock.__aenter__()
+    closing: list[asyncio.Task[None]] = []
+    use = interposed(
+        2, KINDS[kind](redlock).acquire(), lambda: closing.append(run_next(redlock.aclose()))
+    )
+    acquiring = asyncio.create_task(in_coroutine(use))
+    await asyncio.wait([acquiring])
+    await asyncio.wait(closing)
+    assert await ended(acquiring)
+    await settle(masters, 0.5)
+    assert not remaining_keys(masters, counters=False)
+
+
+def raised_by_another(master: FakeMaster, key: str, by: Iterator[int]) -> None:
+    """Raise the counter of a lock, the first time."""
+    for more in itertools.islice(by, 1):
+        count_up(master, more, key)
 
 
 @KINDS_AND_KEYS

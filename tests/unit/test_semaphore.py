@@ -21,12 +21,13 @@ from redlock_aio import (
 )
 from redlock_aio._engine.wait import permit as engine
 from redlock_aio._engine.wait.fair_queue import FairQueue
+from redlock_aio._engine.wait.fair_waiter import FairWaiter
 from redlock_aio._protocol import scripts
 from redlock_aio._protocol.primitives import Mutex, Permits
 from redlock_aio.testing import FakeMaster, cancelled_at
 
 from . import kit
-from .cancelling import When
+from .cancelling import When, run_next
 from .diary import Diary
 from .kit import (
     LATENCY,
@@ -205,6 +206,34 @@ async def test_a_waiter_that_is_cancelled_while_it_follows_leaves_nothing(
     waiter.cancel()
     await asyncio.wait([waiter])
     await settle(masters, 0.1)
+    for master in masters:
+        kit.execute(master, FIRST_OF_TWO.leave(b"far", b"far/1p2"))
+    assert left(masters) == []
+
+
+@pytest.mark.usefixtures("in_order")
+@pytest.mark.promise("S3")
+async def test_a_waiter_that_is_about_to_follow_asks_for_nothing_after_the_close(
+    other: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it could be granted the permit when its manager can't give it back any more."""
+    redlock = Redlock(masters, restart_guard="off")
+    closing: list[asyncio.Task[None]] = []
+    wake = FairWaiter.wake
+
+    def wake_and_close(waiter: FairWaiter) -> None:
+        wake(waiter)
+        if waiter.offers and not waiter.ticket.may_win_soon and not closing:
+            die(masters, 1, 0.5)  # another client gets the permit that was offered
+            resume(masters)
+            closing.append(run_next(redlock.aclose()))
+
+    monkeypatch.setattr(FairWaiter, "wake", wake_and_close)
+    waiter = await offered_after_giving_back(redlock, other, masters)
+    with pytest.raises(RedlockError, match="closed"):
+        await waiter
+    await asyncio.wait(closing)
+    await asyncio.sleep(0.6)
     for master in masters:
         kit.execute(master, FIRST_OF_TWO.leave(b"far", b"far/1p2"))
     assert left(masters) == []

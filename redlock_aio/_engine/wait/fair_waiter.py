@@ -821,7 +821,7 @@ class FairWaiter(Round):
         ticket, claim, masters = self.ticket, self.claim, self.masters
         # The clock is read after the task has resumed, however long that took.
         until = ticket.until(self._fresh_for)
-        if until <= masters.clock():
+        if until <= masters.clock() or masters.closed:
             return False
         if claim.counter is not None:
             # The fencing token belongs to the grants of *claim*. While the masters agree on
@@ -922,7 +922,9 @@ async def acquire(
     try:
         await masters.ask(waiter, budget.attempt_limit())
         while not await waiter.win():
-            if waiter.offers and not waiter.ticket.may_win_soon:
+            # Not after the close: its last releases may have left before this task gives back what
+            # it would be granted there.
+            if waiter.offers and not waiter.ticket.may_win_soon and not masters.closed:
                 waiter = waiter.follow()
                 await masters.ask(waiter, budget.attempt_limit())
                 continue
