@@ -45,6 +45,7 @@ from .kit import (
 )
 from .links import links_to
 from .permits import View, enter, queue_of
+from .test_waiting import drop_idle_queues
 
 HEARTBEAT, LIVES = 1.0, 3.0
 FIRST_OF_TWO = Permits(Mutex(b"r"), 2).permit(0)
@@ -237,6 +238,21 @@ async def test_a_waiter_that_is_about_to_follow_asks_for_nothing_after_the_close
     for master in masters:
         kit.execute(master, FIRST_OF_TWO.leave(b"far", b"far/1p2"))
     assert left(masters) == []
+
+
+async def test_a_waiter_hears_of_a_free_permit_whatever_names_are_used_meanwhile(
+    redlock: Redlock, masters: Masters
+) -> None:
+    async with redlock.lock("other", fair=True):  # it knows the masters' time from now on
+        die(masters, 0, 20)
+    waiter = waiting(redlock, 1)
+    await asyncio.sleep(0)
+    drop_idle_queues(redlock, left=1)  # that of its permit is the last but one
+    await asyncio.sleep(0.5)
+    began = now()
+    for master in masters:
+        master.delete("redlock_aio:permit:{r}#0")
+    assert await waiter - began < 0.1
 
 
 async def keep_using(

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 from contextlib import suppress
 from typing import Any
 
@@ -475,6 +476,31 @@ async def test_a_task_that_awaits_the_masters_time_uses_the_queue_that_exists_af
     lease = await task
     assert queue(redlock).holder is lease._hold
     await lease.release()
+
+
+def drop_idle_queues(redlock: Redlock, *, left: int) -> None:
+    """Use other names, until so many more would drop the idle queues once more."""
+    queues, numbers = kit.session(redlock).local_queues, itertools.count()
+    before = queues.by_key
+    while queues.by_key is before or len(queues.by_key) < queues._most_queues - left:
+        queues.of(Mutex(b"other %d" % next(numbers)))
+
+
+async def test_a_task_without_a_turn_hears_of_the_release_whatever_names_are_used_meanwhile(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters)
+    lock = redlock.lock("r", retry=Retry(attempts=2, min_delay=1000, max_delay=1000))
+    turn, waiting = [asyncio.create_task(lock.acquire()) for _ in range(2)]
+    await asyncio.sleep(0)
+    turn.cancel()
+    await asyncio.wait([turn])
+    drop_idle_queues(redlock, left=0)
+    await asyncio.sleep(0.1)
+    began = now()
+    delete(masters)
+    await (await waiting).release()
+    assert now() - began < 0.1
 
 
 # Turns between processes

@@ -167,7 +167,8 @@ class Acquisition:
 
     def _renew_queue(self) -> None:
         # After a wait without the turn: the idle queue may have been dropped meanwhile, and another
-        # task may have a new one for the same key. With two queues both tasks would have the turn.
+        # task may have a new one for the same key. With two queues both tasks would have the turn,
+        # and this one would not hear that the lock was released.
         self.queue = self.session.local_queues.of(self._lock.key)
 
     # The turn among the tasks of this process.
@@ -441,6 +442,8 @@ class Acquisition:
     async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
         # A release of this process is not pushed by the masters: the queue reports it. With the
         # turn this waiter is the watcher, otherwise a guest; see `LocalQueue`.
+        if not self.has_turn:
+            self._renew_queue()
         self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:

@@ -25,7 +25,7 @@ import asyncio
 import functools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from redlock_aio._engine.claim import EXPIRY_SLACK, Claim
 from redlock_aio._engine.fenced import TOO_LATE, agree
@@ -370,10 +370,13 @@ class FairWaiter(Round):
         return alarm
 
     @property
-    def _local_queues(self) -> list[LocalQueue]:
+    def _local_queues(self) -> Iterator[LocalQueue]:
         """That of its key, and of a permit that of the semaphore, in which all its waiters are."""
+        # One after the other: to make the second may drop the first, if this is not its guest yet.
         of, key = self.queues.local_queues.of, self.key
-        return [of(key), of(key.of)] if isinstance(key, Permit) else [of(key)]
+        yield of(key)
+        if isinstance(key, Permit):
+            yield of(key.of)
 
     def _arm(self) -> None:
         if self._alarm is not None:
