@@ -551,7 +551,9 @@ class Master:
             self._on_push(self._number, replies.GONE)
         self._connection = None
         self._voted = False
-        self._trips.forget(self._number)
+        if not self._closing:
+            # The next session uses them, and may have learned them anew before this one has ended.
+            self._trips.forget(self._number)
         # Before `_report`, and before the senders underway get their `NoReply`: a waiter that is
         # woken by either may send again at once, and must find the master down.
         self.send = self._refuse

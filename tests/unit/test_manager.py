@@ -359,6 +359,23 @@ async def test_a_closed_manager_can_be_opened_again(masters: Masters) -> None:
     await use_and_close(redlock)
 
 
+async def test_one_that_is_opened_before_it_is_closed_keeps_what_it_learns_of_round_trips(
+    masters: Masters,
+) -> None:
+    slow(masters, 0.08)
+    redlock = Redlock(masters)
+    await use(redlock)
+    hang(masters[4:])
+    closing = asyncio.create_task(redlock.aclose())
+    await asyncio.sleep(0)
+    async with redlock:
+        await closing
+        kill(masters[4:])
+        await asyncio.sleep(5)
+        assert redlock.master_timeout >= 160
+        assert await gets_lock(redlock)
+
+
 async def test_closing_waits_for_releases_underway(masters: Masters) -> None:
     redlock = Redlock(masters)
     lease = await redlock.lock("r").acquire()
