@@ -252,12 +252,16 @@ class Connection(asyncio.Protocol):
         if len(pending) + len(senders) > MAX_PENDING and not all(map(self._must_be_sent, senders)):
             self.overdue()
             return request.OVERRUN
-        # One step, without an await between: the order of `_pending` is the order on the wire.
-        pending.extend(senders)
-        # A write has failed in this turn of the loop: `connection_lost` follows, and answers all.
-        # asyncio logs a warning for each write from the sixth on.
-        if not transport.is_closing():
-            transport.write(payload)
+        try:
+            # One step, without an await between: the order of `_pending` is the order on the wire.
+            pending.extend(senders)
+            # A write has failed in this turn of the loop: `connection_lost` follows, and answers
+            # all. asyncio logs a warning for each write from the sixth on.
+            if not transport.is_closing():
+                transport.write(payload)
+        except BaseException:
+            self._interrupted()
+            raise
         return None
 
     def ask(self, *asked: bytes) -> tuple[Question, ...]:
@@ -297,31 +301,35 @@ class Connection(asyncio.Protocol):
         return isinstance(sender, Question | Proof)
 
     def data_received(self, data: bytes) -> None:
-        self._received += 1
         received: list[object] = []
         nonsense: Exception | None = None
         try:
-            self._reader.feed(data)
-            # Not a comprehension: the replies before the nonsense are genuine, and stay here.
-            received.extend(iter(self._reader.gets, _NOT_ENOUGH))
-        except _NONSENSE as error:
-            nonsense = error
-        self._unparsed = 0 if received else self._unparsed + len(data)
-        pending = self._pending
-        number = self._number
-        plain = _RARE.isdisjoint(map(type, received))
-        for reply in received:
-            if pending and (plain or type(reply) not in _RARE):
-                # This may run code of a lock, which may send more, or end this connection:
-                # `pending` is empty then, and the next reply ends the loop.
-                pending.popleft().on_reply(number, reply)
-            elif type(reply) is _Push:
-                self._take_push(reply)
-            elif pending:
-                self._take_error(cast("Exception", reply))
-            else:  # also when a sender has ended this connection meanwhile
-                self.condemn(NoVoteCause.BAD_REPLY, "it sent a reply to no command")
-                return
+            try:
+                self._received += 1
+                self._reader.feed(data)
+                # Not a comprehension: the replies before the nonsense are genuine, and stay here.
+                received.extend(iter(self._reader.gets, _NOT_ENOUGH))
+            except _NONSENSE as error:
+                nonsense = error
+            self._unparsed = 0 if received else self._unparsed + len(data)
+            pending = self._pending
+            number = self._number
+            plain = _RARE.isdisjoint(map(type, received))
+            for reply in received:
+                if pending and (plain or type(reply) not in _RARE):
+                    # This may run code of a lock, which may send more, or end this connection:
+                    # `pending` is empty then, and the next reply ends the loop.
+                    pending.popleft().on_reply(number, reply)
+                elif type(reply) is _Push:
+                    self._take_push(reply)
+                elif pending:
+                    self._take_error(cast("Exception", reply))
+                else:  # also when a sender has ended this connection meanwhile
+                    self.condemn(NoVoteCause.BAD_REPLY, "it sent a reply to no command")
+                    return
+        except BaseException:
+            self._interrupted()
+            raise
         if nonsense is not None:
             why = replies.harmless(str(nonsense)) or type(nonsense).__name__
             text = f"it does not speak the protocol: {why}"
@@ -329,6 +337,15 @@ class Connection(asyncio.Protocol):
         elif self._unparsed > MAX_UNPARSED:
             text = f"it sent a reply of more than {MAX_UNPARSED} bytes"
             self.condemn(NoVoteCause.BAD_REPLY, text)
+
+    def _interrupted(self) -> None:
+        """
+        End the connection: a Ctrl-C, or another signal handler that raises, has come between.
+
+        The loop may be run again, as IPython does for the next input. Without this each command
+        would then get the reply to another one: a refusal could count as a grant.
+        """
+        self.condemn(NoVoteCause.CLOSED, "the program was interrupted")
 
     def _take_push(self, push: object) -> None:
         # SUBSCRIBE has no reply of its own: the server confirms it by a push, at the place of

@@ -1,7 +1,10 @@
 """One connection, the order of its replies and its end, against a transport in memory."""
 
 import asyncio
+import functools
+import itertools
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +16,8 @@ from redlock_aio._protocol.scripts import RELEASE, SCRIPTS
 from redlock_aio._transport import connection as module
 from redlock_aio._transport.connection import MAX_UNPARSED, Connection, Question
 from redlock_aio._transport.proof import Proof
+
+from .kit import interrupted
 
 NUMBER = 3
 """The number of the master."""
@@ -79,8 +84,7 @@ async def lost() -> list[str]:
     return []
 
 
-@pytest.fixture
-async def connection(transport: Transport, lost: list[str]) -> Connection:
+def connected(transport: Transport, lost: list[str]) -> Connection:
     made = Connection(
         NUMBER,
         asyncio.get_running_loop(),
@@ -90,6 +94,11 @@ async def connection(transport: Transport, lost: list[str]) -> Connection:
     )
     made.use(transport, None)
     return made
+
+
+@pytest.fixture
+async def connection(transport: Transport, lost: list[str]) -> Connection:
+    return connected(transport, lost)
 
 
 def send(connection: Connection, senders: int) -> list[Request]:
@@ -111,6 +120,35 @@ async def test_replies_reach_their_senders_in_order(connection: Connection) -> N
     assert [sender.replies[0] for sender in senders[:3]] == [b"OK", None, 1]
     assert str(senders[3].replies[0]) == "ERR no"
     assert connection.pending == 0
+
+
+@pytest.mark.parametrize("sending", [False, True], ids=["receiving", "sending"])
+async def test_an_interrupt_leaves_no_command_with_the_reply_to_another(*, sending: bool) -> None:
+    """A signal handler may raise at any line, and the loop be run again, as by IPython."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for place in itertools.count():
+        transport, lost = Transport(), list[str]()
+        connection = connected(transport, lost)
+        senders = [Request(b"%d" % number) for number in range(3)]
+        use: Callable[[], object] = functools.partial(connection.send, b"012", senders)
+        if not sending:
+            connection.send(b"012", senders)
+            use = functools.partial(connection.data_received, b"+0\r\n+1\r\n+2\r\n")
+        try:
+            if not interrupted(use, place, interrupt):
+                break
+        except KeyboardInterrupt:
+            pass
+        senders.append(Request(b"3"))
+        connection.send(b"3", senders[3:])
+        sent = b"".join(transport.writes)[3 * connection.received :]
+        connection.data_received(b"".join(b"+%c\r\n" % number for number in sent))
+        for sender in senders:
+            assert sender.replies in ([], [sender.payload]) or lost, place
+    assert place > 10
 
 
 async def test_large_replies_end_nothing_below_the_bound_for_one(
