@@ -122,6 +122,9 @@ class Session:
     """
     All objects that exist between open and close of a manager.
 
+    Args:
+        longest: The longest quarantine in seconds that a former session has learned of.
+
     Attributes:
         entered: How many blocks of ``async with`` are in it; the end of the last one closes it.
 
@@ -131,7 +134,7 @@ class Session:
     """
 
     __slots__ = (
-        "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "gate", "links",
+        "_guard", "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "gate", "links",
         "local_queues", "loop", "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
     )  # fmt: skip
 
@@ -141,6 +144,7 @@ class Session:
         loop: asyncio.AbstractEventLoop,
         trips: timing.RoundTrips,
         seen: list[Seen],
+        longest: float = 0.0,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.origin: Origin = Origin(loop)
@@ -160,11 +164,12 @@ class Session:
             guard = Guard(
                 seen,
                 clock_of(loop),
-                quarantine=quarantine,
+                quarantine=max(quarantine, longest),
                 strict=settings.restart_guard == "strict",
                 addresses=addresses_of(settings.diallers),
                 key=commands.DECLARED_SETS + settings.key_prefix,
             )
+        self._guard: Guard | None = guard
         self.links: tuple[Master, ...] = self._connect(settings, guard, trips)
         stamp = settings.stamp or this_process()
         self.masters: MasterSet = MasterSet(
@@ -184,6 +189,11 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session of {self.masters!r}>"
+
+    @property
+    def longest_quarantine(self) -> float:
+        """In seconds; 0 without a restart guard."""
+        return 0.0 if self._guard is None else self._guard.quarantine
 
     def _connect(
         self, settings: Settings, guard: Guard | None, trips: timing.RoundTrips
@@ -422,7 +432,7 @@ class Opener:
         master_timeout: In milliseconds; ``None`` for one that follows from round trips.
     """
 
-    __slots__ = ("_closed", "_seen", "current", "emitter", "settings", "trips")
+    __slots__ = ("_closed", "_longest", "_seen", "current", "emitter", "settings", "trips")
 
     def __init__(self, settings: Settings, master_timeout: int | None) -> None:
         _check(settings)
@@ -431,6 +441,9 @@ class Opener:
         self.trips: timing.RoundTrips = timing.RoundTrips(len(settings.diallers), master_timeout)
         self.current: Session | None = None
         self._seen = [Seen() for _ in settings.diallers]
+        # With `_seen`: what that says was counted with this. A session that learned of the longest
+        # quarantine anew would lengthen all quarantines once more.
+        self._longest = 0.0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -513,7 +526,7 @@ class Opener:
         self._abandon_in_closed_loop()
         # In one step, without an await: two tasks that use the manager first at the same time get
         # the same session.
-        self.current = session = Session(self.settings, loop, self.trips, self._seen)
+        self.current = session = Session(self.settings, loop, self.trips, self._seen, self._longest)
         return session
 
     def statistics(self) -> Statistics:
@@ -531,6 +544,7 @@ class Opener:
         A loop that is not closed may run again, and the session stays.
         """
         if self.current is not None and self.current.loop.is_closed():
+            self._longest = self.current.longest_quarantine
             self.current.abandon()
             self.current = None
 
@@ -577,6 +591,7 @@ class Opener:
         # Before the wait: whoever opens or closes meanwhile must not get this session.
         self._closed = True
         self.current = None
+        self._longest = session.longest_quarantine
         await session.close()
 
 

@@ -47,3 +47,22 @@ async def test_a_quarantine_that_is_underway_becomes_longer(masters: list[FakeMa
         for expected in "QG":
             await asyncio.sleep(0.7 * QUARANTINE)
             assert await answers(redlock) == expected + "GGGG"
+
+
+async def test_a_quarantine_is_as_long_for_a_program_that_closes_and_opens_its_manager(
+    masters: list[FakeMaster],
+) -> None:
+    """A script may do so for each of its jobs, and an app for each request."""
+    async with Redlock(masters, max_ttl=3 * MAX_TTL) as other:
+        assert await answers(other) == "GGGGG"
+        redlock = Redlock(masters, max_ttl=MAX_TTL)
+        async with redlock:
+            assert await answers(redlock) == "GGGGG"
+        restart(masters[:1])
+        await asyncio.sleep(1)
+        for _ in range(10):
+            async with redlock:
+                assert await answers(redlock) == "QGGGG"
+        await asyncio.sleep(3 * QUARANTINE)
+        async with redlock:
+            assert await answers(redlock) == "GGGGG"
