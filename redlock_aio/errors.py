@@ -159,7 +159,8 @@ class LockNotAcquiredError(RedlockError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), self.args), {"hint": self.hint}
+        # Also the notes: another lock's loss, say, that was noted on the way.
+        return _revive, (type(self), self.args), {**vars(self)}
 
 
 class QuorumUnavailableError(LockNotAcquiredError):

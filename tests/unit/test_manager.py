@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import os
 import pickle
 import threading
@@ -447,6 +448,11 @@ async def test_it_can_be_opened_after_a_first_use_was_closed(masters: Masters) -
 # Errors
 
 
+def pickled(error: RedlockError) -> RedlockError:
+    again: RedlockError = pickle.loads(pickle.dumps(error))
+    return again
+
+
 @pytest.mark.parametrize("name", sorted({*errors.__all__} - {"ErrorCode"}))
 def test_every_error_is_a_redlock_error(name: str) -> None:
     assert issubclass(getattr(errors, name), RedlockError)
@@ -467,6 +473,24 @@ def test_errors_can_be_pickled() -> None:
         )
         assert (again.cause, again.votes) == (cause, tuple(votes))
         assert again.cause is cause
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_of_an_error_has_its_notes(again: Callable[[RedlockError], RedlockError]) -> None:
+    """As with every other exception: a loss that the body's own error hides is only a note."""
+    vote = Vote("m", Answer.HELD)
+    found: list[RedlockError] = [
+        errors.LockNotAcquiredError(["r"], attempts=1, elapsed=2, votes=[vote], permits=3),
+        errors.QuorumUnavailableError(["r"], attempts=1, elapsed=2, votes=[vote]),
+        errors.LockLostError(["r"], LossCause.FORCED),
+        errors.LockNotHeldError(["r"], "why", "released"),
+    ]
+    for error in found:
+        error.add_note("the outer lock was lost")
+        copied = again(error)
+        assert vars(copied) == vars(error)
+        assert copied.__notes__ == ["the outer lock was lost"]
+        assert repr(copied) == repr(error)
 
 
 async def test_the_last_block_that_ends_closes_the_manager(masters: list[FakeMaster]) -> None:
