@@ -119,9 +119,10 @@ class Missed:
 
         waited_ms: How many milliseconds it took.
 
-        error: The reason, as it is raised: a `QuorumUnavailableError` if too few masters
-            answered, else others held the lock. `Lock.try_acquire` does not raise it, but
-            the event has it anyway, with the votes at the moment of the decision.
+        error: The reason, a copy of the error that is raised, without its traceback: a
+            `QuorumUnavailableError` if too few masters answered, else others held the lock.
+            `Lock.try_acquire` does not raise it, but the event has it anyway, with the votes
+            at the moment of the decision.
             Its holder is then given for a fair lock only, because `Lock.try_acquire` does
             not wait for that reply.
 

@@ -1,6 +1,7 @@
 """The events of acquisitions and adoptions; used only if the manager has a listener."""
 
 import asyncio
+import copy
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -36,7 +37,10 @@ async def reported(
     try:
         lease = await obtain()
     except LockNotAcquiredError as error:
-        emitter.emit(Missed(lock.resources, event_ms(clock() - began), error, requested))
+        # A listener may keep the event. The traceback of the error that is raised keeps the
+        # variables of all its callers: their memory, and leases that were dropped.
+        told = copy.copy(error)
+        emitter.emit(Missed(lock.resources, event_ms(clock() - began), told, requested))
         raise
     except asyncio.CancelledError:
         emitter.emit(Cancelled(lock.resources, event_ms(clock() - began), requested))

@@ -44,7 +44,20 @@ from redlock_aio.testing import FakeMaster, cancelled_at
 from . import kit
 from .cancelling import USES, Use
 from .diary import Diary
-from .kit import KIND, Kind, delete, hang, in_coroutine, kill, loop, now, occupy, restart, settle
+from .kit import (
+    KIND,
+    Kind,
+    delete,
+    hang,
+    in_coroutine,
+    keys,
+    kill,
+    loop,
+    now,
+    occupy,
+    restart,
+    settle,
+)
 
 STALLED = f"{LossCause.LOOP_STALLED.text}: the event loop did not run for 1.9 s"
 RESET = "unreachable, connection reset by peer"
@@ -369,9 +382,34 @@ async def test_a_failed_acquisition_emits_the_error_that_it_raises(
                 await lock.acquire()
             waited = round((now() - began) * 1000)
             *waiting, missed = diary.events
-            assert missed == Missed(("r",), waited, caught.value)
+            assert isinstance(missed, Missed)
+            assert missed == Missed(("r",), waited, missed.error)
+            assert type(missed.error) is type(caught.value)
+            assert vars(missed.error) == vars(caught.value)
+            assert str(missed.error) == str(caught.value)
+            assert missed.error.args == caught.value.args
             assert caught.value.elapsed == waited
             assert waiting == [Waiting(("r",))] * (wait == 300)
+
+
+async def test_a_listener_that_keeps_events_keeps_no_variables_of_the_program(
+    redlock: Redlock, other: Redlock, masters: list[FakeMaster], diary: Diary
+) -> None:
+    """Else a lease that was dropped would be extended for as long as the event is kept."""
+
+    async def fail() -> None:
+        lease = await redlock.lock("dropped", ttl=1000).acquire()
+        assert lease.valid
+        await redlock.lock("r", wait=0).acquire()
+
+    async with other.lock("r"):
+        with pytest.warns(ResourceWarning, match="never released"):
+            with contextlib.suppress(LockNotAcquiredError):
+                await fail()
+            gc.collect()
+        await asyncio.sleep(2)
+    assert len(diary.of(Missed)) == 1
+    assert not any("dropped" in kept for kept in keys(masters))
 
 
 @FAIR
