@@ -570,7 +570,8 @@ def _handing_over(kind: type[AbstractConnection]) -> Any:
 def _name(pool: ConnectionPool) -> str:
     settings = pool.connection_kwargs
     if path := settings.get("path"):
-        name = str(path)
+        # A path need not be UTF-8, but each log, label and span that shows the name must be.
+        name = str(path).encode("utf-8", "backslashreplace").decode()
     else:
         name = place(str(settings.get("host", "localhost")), settings.get("port", 6379))
     database = settings.get("db") or 0

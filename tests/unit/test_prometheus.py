@@ -2,18 +2,21 @@
 
 import asyncio
 import gc
+import os
 import weakref
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
 
 from redlock_aio import (
     LockLostError,
     LockNotAcquiredError,
     LossCause,
     MasterStatistics,
+    QuorumUnavailableError,
     Redlock,
     Statistics,
 )
@@ -252,6 +255,19 @@ async def test_a_label_without_utf_8_breaks_no_collection(masters: list[FakeMast
         pass
     labels = {"mode": "exclusive", "outcome": "acquired", "resource": "r\\udce9"}
     assert value(registry, "redlock_acquisitions_total", **labels) == 1
+
+
+async def test_a_socket_whose_path_is_not_utf_8_breaks_no_collection() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry)
+    client = Redis(unix_socket_path=os.fsdecode(b"/nowhere/r\xe9dis.sock"))
+    async with Redlock(client, listener=metrics) as redlock:
+        metrics.watch(redlock)
+        with pytest.raises(QuorumUnavailableError):
+            await redlock.lock("r", wait=0).acquire()
+        lines = generate_latest(registry).decode().splitlines()
+    assert 'redlock_master_has_vote{master="/nowhere/r\\\\udce9dis.sock"} 0.0' in lines
+    assert [line for line in lines if line.startswith("redlock_master_vote_losses_total{")]
 
 
 def test_a_registry_takes_these_metrics_once() -> None:
