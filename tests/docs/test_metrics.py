@@ -1,5 +1,6 @@
 """The names of metrics and spans: those of a scrape, of the SDK, of the pages and the dashboard."""
 
+import asyncio
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from redlock_aio import (
     MasterStatistics,
     NoVoteCause,
     QuorumUnavailableError,
+    Redlock,
     Statistics,
     Vote,
 )
@@ -42,6 +44,7 @@ from redlock_aio.events import (
     Missed,
     Released,
 )
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/metrics.md").read_text()
@@ -309,3 +312,47 @@ def test_the_alerts_of_the_page_use_exported_metrics(scrape: dict[str, Exported]
     assert len(queries) >= 4
     for query in queries:
         check(query, scrape)
+
+
+def increased(before: CollectorRegistry, after: CollectorRegistry) -> set[str]:
+    """Return the alerts of the page that fire because a counter is higher than *before*."""
+    rule = (
+        r"alert: (\w+)\n +expr: sum by \([^)]*\) \((?:increase|rate)\((\w+)"
+        r'(?:\{(\w+)(!?=)"(\w+)"\})?\[\w+\]\)\) > 0\n'
+    )
+    rules = re.findall(rule, OBSERVE)
+    assert len(rules) >= 3
+
+    def sums(registry: CollectorRegistry) -> dict[str, float]:
+        samples = [each for metric in registry.collect() for each in metric.samples]
+        return {
+            alert: sum(
+                each.value
+                for each in samples
+                if each.name == name and (not label or (each.labels[label] == value) is (op == "="))
+            )
+            for alert, name, label, op, value in rules
+        }
+
+    old, new = sums(before), sums(after)
+    return {alert for alert in new if new[alert] > old[alert]}
+
+
+def test_an_alert_fires_although_all_acquisitions_wait_for_ever() -> None:
+    async def outage() -> CollectorRegistry:
+        registry = CollectorRegistry()
+        masters = [FakeMaster() for _ in range(3)]
+        listener = prometheus.Metrics(registry=registry)
+        async with Redlock(masters, restart_guard="off", listener=listener) as redlock:
+            for master in masters[1:]:
+                master.kill()
+            waiter = asyncio.create_task(redlock.lock("r").acquire())
+            await asyncio.sleep(300)
+            assert not waiter.done()
+            waiter.cancel()
+        return registry
+
+    never = CollectorRegistry()
+    prometheus.Metrics(registry=never)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert increased(never, runner.run(outage())) == {"MajorityLost"}
