@@ -205,7 +205,9 @@ class Telemetry:
             span.set_attribute(f"{PREFIX}cause", event.cause.value)
             votes = f" ({'; '.join(map(str, event.votes))})" if event.votes else ""
             _fail(span, redlock_aio.LockLostError, event.reason + votes)
-        span.end(min(began + round(event.held_ms * _MS), time.time_ns()))
+        ended, now = began + round(event.held_ms * _MS), time.time_ns()
+        # If the wall clock was set back meanwhile, now is before its begin.
+        span.end(min(ended, now) if now >= began else ended)
 
 
 def _attributes(measurement: Measurement) -> OfMetric:

@@ -199,6 +199,23 @@ async def test_spans_last_as_long_as_the_wait_and_the_hold(
     assert milliseconds(hold) == 2000
 
 
+async def test_no_span_ends_before_it_begins_although_the_wall_clock_is_set_back(
+    masters: list[FakeMaster],
+    exporter: InMemorySpanExporter,
+    traces: TracerProvider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [10**18]
+    monkeypatch.setattr("redlock_aio.contrib.opentelemetry.time.time_ns", lambda: clock[0])
+    telemetry = Telemetry(tracer_provider=traces, meter_provider=NoOpMeterProvider())
+    redlock = Redlock(masters, restart_guard="off", listener=telemetry)
+    async with redlock, redlock.lock("r"):
+        await asyncio.sleep(2)
+        clock[0] -= 3_600 * 10**9
+    _, hold = exporter.get_finished_spans()
+    assert milliseconds(hold) == 2000
+
+
 async def test_spans_say_how_an_acquisition_ended(
     masters: list[FakeMaster], exporter: InMemorySpanExporter, traces: TracerProvider
 ) -> None:
