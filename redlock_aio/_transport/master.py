@@ -622,9 +622,9 @@ def _warn(text: str) -> None:
     log.warning("%s", text)
 
 
-def _told(bar: Bar) -> tuple[Answer, str, bool]:
-    """Return what the log says of a *bar* of the link."""
-    return bar.answer, bar.text, bar.permanent
+def _told(bar: Bar) -> tuple[object, ...]:
+    """Return what the log tells once of a *bar* of the link."""
+    return bar.answer, bar.topic or bar.text, bar.permanent
 
 
 def _mute(no_reply: NoReply, sender: Sender, master: int, reply: object) -> None:

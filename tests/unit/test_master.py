@@ -104,7 +104,7 @@ async def test_dialling_slows_down_and_never_stops(
 
 
 async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
-    redlock: Redlock, masters: list[FakeMaster]
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     masters[0].hang()
     masters[0].cut()
@@ -115,6 +115,7 @@ async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
     first, *later = seconds
     assert first == "connection reset by peer"
     assert later == [f"no connection in {longest} s" for longest in (1, 2, 4)]
+    assert caplog.messages[1:] == ["m0: unreachable, no connection in 1 s"], "one reason"
 
 
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
