@@ -33,14 +33,16 @@ IN_ASYNCIO, IN_ANYIO = "_redlock_in_asyncio_", "_redlock_in_anyio"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of the fixtures to the configuration file."""
+    # A number in a TOML file is no string, and older versions of pytest do not know the type.
+    kind: Any = "int" if pytest.version_tuple >= (8, 4) else "string"
     parser.addini(
-        "redlock_masters", "how many servers the fixture redlock_masters starts", default="3"
+        "redlock_masters", "how many servers the fixture redlock_masters starts", kind, default=3
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the async fixtures of pytest-asyncio if that plugin is active."""
-    if not config.pluginmanager.has_plugin("asyncio"):
+    if not has_pytest_asyncio(config):
         return
     # A version without `loop_scope` must not fail the tests that do not use these fixtures.
     with contextlib.suppress(ImportError, TypeError):
@@ -51,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
             fixture = pytest_asyncio.fixture(name=IN_ASYNCIO + scope, loop_scope=scope)
             setattr(plugin, IN_ASYNCIO + scope, fixture(_opening()))
         config.pluginmanager.register(plugin, plugin.__name__)
+
+
+def has_pytest_asyncio(config: pytest.Config) -> bool:
+    """Return whether pytest-asyncio is active, by its entry point or by the name of its module."""
+    return any(map(config.pluginmanager.has_plugin, ("asyncio", "pytest_asyncio.plugin")))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -87,8 +94,9 @@ def _opening() -> Callable[..., AsyncIterator[redlock_aio.Redlock]]:
 
     async def opened(request: pytest.FixtureRequest) -> AsyncIterator[redlock_aio.Redlock]:
         from redlock_aio import Redlock
-        from redlock_aio.testing._fixtures import arguments
+        from redlock_aio.testing._fixtures import arguments, check_loop
 
+        check_loop(request)
         masters, options = arguments(request)
         async with Redlock(masters, **options) as manager:
             yield manager
@@ -138,15 +146,15 @@ def redlock_options() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def _redlock_servers(pytestconfig: pytest.Config) -> Iterator[list[EmbeddedMaster]]:
+def _redlock_servers(pytestconfig: pytest.Config) -> Iterator[dict[EmbeddedMaster, object]]:
     from redlock_aio.testing._fixtures import servers
 
-    with servers(pytestconfig.getini("redlock_masters")) as running:
+    with servers(pytestconfig) as running:
         yield running
 
 
 @pytest.fixture
-def redlock_masters(_redlock_servers: list[EmbeddedMaster]) -> list[EmbeddedMaster]:
+def redlock_masters(_redlock_servers: dict[EmbeddedMaster, object]) -> list[EmbeddedMaster]:
     """
     Real servers on this machine, one set for the session: `redlock_aio.testing.EmbeddedMaster`.
 
@@ -168,12 +176,14 @@ def fake_masters() -> list[FakeMaster]:
 
 
 @pytest.fixture
-def virtual_time() -> VirtualTime:
+def virtual_time(request: pytest.FixtureRequest) -> VirtualTime:
     """
     Virtual time: the loop of an async test is a `redlock_aio.testing.VirtualTimeLoop`.
 
     A test that is no coroutine runs one by ``virtual_time.run(coroutine)``.
     """
     from redlock_aio.testing import VirtualTime
+    from redlock_aio.testing._fixtures import check_version
 
+    check_version(request)
     return VirtualTime()

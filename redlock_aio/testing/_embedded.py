@@ -140,6 +140,11 @@ class EmbeddedMaster:
         return f"{self._folder}/socket"
 
     @property
+    def _log(self) -> Path:
+        """The file with what the server says."""
+        return Path(self._folder) / "log"
+
+    @property
     def state(self) -> str:
         """One of "stopped", "paused" and "running"."""
         if not self._is_running:
@@ -183,15 +188,16 @@ class EmbeddedMaster:
         Path(self._folder).mkdir(mode=0o700, exist_ok=True)  # `stop` has removed it
         Path(self._socket).unlink(missing_ok=True)
         self._started_by = os.getpid()
-        self._process = start(
-            self._command(),
-            env=self._environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # An interrupt from the keyboard must reach only the program, which then
-            # stops the server.
-            start_new_session=True,
-        )
+        with self._log.open("wb") as log:
+            self._process = start(
+                self._command(),
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                # An interrupt from the keyboard must reach only the program, which then
+                # stops the server.
+                start_new_session=True,
+            )
         try:
             self._wait_for_an_answer(self._process)
         except BaseException:
@@ -213,7 +219,9 @@ class EmbeddedMaster:
         ends = time.monotonic() + START_TIMEOUT
         while not self._answers():
             if process.poll() is not None or time.monotonic() > ends:
-                raise RuntimeError(f"{self._binary} did not start at {self.url}")
+                lines = list(filter(None, self._log.read_text(errors="replace").split("\n")))
+                said = " / ".join(lines[-2:]) or "it said nothing"
+                raise RuntimeError(f"{self._binary} did not start at {self.url}: {said}")
             time.sleep(0.005)
 
     def _answers(self) -> bool:

@@ -5,15 +5,17 @@ The plugin itself, `pytest_redlock_aio`, imports this module when a fixture is u
 """
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import redis
 
+from pytest_redlock_aio import has_pytest_asyncio
 from redlock_aio.requirements import MARKER_KEY
 from redlock_aio.testing._embedded import EmbeddedMaster, embedded_masters
-from redlock_aio.testing._virtual import VirtualTimeLoop
+from redlock_aio.testing._virtual import VirtualTime, VirtualTimeLoop
 
 PROBE = f"{MARKER_KEY}:none"
 """A key for one write."""
@@ -40,11 +42,9 @@ def virtual_loop(metafunc: pytest.Metafunc) -> Iterator[None]:
         virtual = pytest.mark.parametrize("anyio_backend", [backend], ids=["virtual"])
         metafunc.definition.add_marker(virtual)
     config = metafunc.config
-    if not config.pluginmanager.has_plugin("asyncio"):
+    if not _makes_loops(config):  # `check_version` tells the tests that need it
         yield
         return
-    if not hasattr(config.hook, "pytest_asyncio_loop_factories"):
-        raise pytest.UsageError("the fixture virtual_time needs pytest-asyncio 1.4 or newer")
     # Only for this test: with such a plugin, pytest-asyncio makes the loops of all tests by it.
     loops = _VirtualLoops()
     config.pluginmanager.register(loops)
@@ -54,38 +54,75 @@ def virtual_loop(metafunc: pytest.Metafunc) -> Iterator[None]:
         config.pluginmanager.unregister(loops)
 
 
+def _makes_loops(config: pytest.Config) -> bool:
+    """Return whether pytest-asyncio is active, in a version that asks plugins for event loops."""
+    return has_pytest_asyncio(config) and hasattr(config.hook, "pytest_asyncio_loop_factories")
+
+
+def check_version(request: pytest.FixtureRequest) -> None:
+    """Let a test fail that a version of pytest-asyncio would run in real time."""
+    is_async = inspect.iscoroutinefunction(request.function)
+    if is_async and _runs_in_asyncio(request) and not _makes_loops(request.config):
+        raise pytest.fail.Exception(
+            "the fixture virtual_time needs pytest-asyncio 1.4 or newer", pytrace=False
+        )
+
+
 @contextlib.contextmanager
-def servers(number: str) -> Iterator[list[EmbeddedMaster]]:
+def servers(config: pytest.Config) -> Iterator[dict[EmbeddedMaster, object]]:
     """
     Run as many servers as the option ``redlock_masters`` says, for the body.
 
+    With each of them come the settings that it has when it is new.
+
     Raises:
-        pytest.UsageError: It is not a positive number.
+        pytest.UsageError: The option is not a positive number.
     """
-    if not number.isdecimal() or not int(number):
-        raise pytest.UsageError(f"redlock_masters must be a positive number, not {number!r}")
-    with embedded_masters(int(number)) as running:
-        yield running
+    try:
+        number = int(config.getini("redlock_masters"))
+    except (ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"redlock_masters must be a positive number: {error}") from None
+    if number < 1:
+        raise pytest.UsageError(f"redlock_masters must be a positive number: {number}")
+    with embedded_masters(number) as running:
+        yield {master: _settings_of(master) for master in running}
 
 
-def repair(masters: list[EmbeddedMaster]) -> None:
+def _settings_of(master: EmbeddedMaster) -> object:
+    """
+    Return what a test can change in a server, except its keys.
+
+    Raises:
+        redis.RedisError: It does not tell.
+    """
+    with contextlib.closing(_client(master)) as client:
+        functions: object = []
+        with contextlib.suppress(redis.ResponseError):  # Redis 6 has none
+            functions = client.function_list()
+        return client.config_get("*"), client.acl_list(), functions
+
+
+def repair(masters: Mapping[EmbeddedMaster, object]) -> None:
     """
     Resume, start and empty *masters*, whatever the last test has done to them.
 
     The markers of the restart guard stay if all masters have one. A program that was started
     for several tests, with a restart guard, would count a missing marker as a flush, and get no
     votes for a minute. If a test has restarted a master, all are empty, as a new set is. So they
-    are if a test has made a master refuse commands, as by a password, or hold them back, as by
-    CLIENT PAUSE: all are restarted then.
+    are if a test has changed the settings of a master, or made it refuse commands, as by a
+    password, or hold them back, as by CLIENT PAUSE: all are restarted then.
     """
     for master in masters:
         master.resume()
         master.start()
     try:
-        _empty(masters)
+        if all(_settings_of(master) == settings for master, settings in masters.items()):
+            _empty(list(masters))
+            return
     except redis.RedisError:
-        for master in masters:
-            master.restart()
+        pass
+    for master in masters:
+        master.restart()
 
 
 def _empty(masters: list[EmbeddedMaster]) -> None:
@@ -121,6 +158,18 @@ def _client(master: EmbeddedMaster, database: int = 0) -> redis.Redis:
     )
 
 
+def check_loop(request: pytest.FixtureRequest) -> None:
+    """
+    Let a test fail that would wait in real time, though it asks for virtual time.
+
+    An async fixture of a wider scope keeps the loop in which anyio's plugin runs all tests.
+    """
+    if "virtual_time" in request.fixturenames:
+        time = request.getfixturevalue("virtual_time")
+        if isinstance(time, VirtualTime):  # and not a fixture of another project
+            time.stall(0)
+
+
 def arguments(request: pytest.FixtureRequest) -> tuple[list[Any], dict[str, Any]]:
     """Return the masters and the options of a manager for the test of *request*."""
     options = {"restart_guard": "off", **request.getfixturevalue("redlock_options")}
@@ -128,6 +177,11 @@ def arguments(request: pytest.FixtureRequest) -> tuple[list[Any], dict[str, Any]
     if "virtual_time" in names or ("fake_masters" in names and "redlock_masters" not in names):
         return request.getfixturevalue("fake_masters"), options
     return [master.url for master in request.getfixturevalue("redlock_masters")], options
+
+
+def _runs_in_asyncio(request: pytest.FixtureRequest) -> bool:
+    marked = request.node.get_closest_marker("asyncio") is not None
+    return marked and has_pytest_asyncio(request.config)
 
 
 def runner_of(request: pytest.FixtureRequest, *, asyncio: str, anyio: str) -> str:
@@ -139,8 +193,7 @@ def runner_of(request: pytest.FixtureRequest, *, asyncio: str, anyio: str) -> st
 
         anyio: Its name with anyio's plugin.
     """
-    marker = request.node.get_closest_marker("asyncio")
-    in_asyncio = marker is not None and request.config.pluginmanager.has_plugin("asyncio")
+    marker, in_asyncio = request.node.get_closest_marker("asyncio"), _runs_in_asyncio(request)
     if "anyio_backend" in request.fixturenames:
         if in_asyncio:  # its fixtures and the test would run in different loops
             raise pytest.fail.Exception(

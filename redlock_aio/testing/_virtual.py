@@ -31,8 +31,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     An event loop in virtual time: waiting for an hour takes no real time.
 
     Time stands still while tasks run, and jumps to the next timer when all of
-    them wait. Do not mix it with real sockets: a reply that is underway does
-    not stop the jump.
+    them wait. Do not mix it with real sockets or threads: a reply that is
+    underway, or work in a thread, does not stop the jump.
     """
 
     def __init__(self) -> None:

@@ -174,17 +174,98 @@ def test_else_all_are_empty(redlock_masters):
 
 @pytest.mark.integration
 @pytest.mark.full
+def test_the_number_of_masters_is_a_number_in_a_toml_file(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.path.joinpath("tox.ini").unlink()
+    pytester.makepyprojecttoml("[tool.pytest]\nredlock_masters = 1\n")
+    tests = "def test_it(redlock_masters): assert len(redlock_masters) == 1"
+    run(tests, *STRICT).assert_outcomes(passed=1)
+
+
+PLUGIN_BY_MODULE = """
+@pytest.mark.asyncio
+async def test_it(redlock, virtual_time):
+    async with redlock.lock("r"):
+        await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.full
+def test_pytest_asyncio_may_be_named_by_its_module(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where no plugin is loaded by itself."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    run(PLUGIN_BY_MODULE, *STRICT, "-p", "pytest_asyncio.plugin").assert_outcomes(passed=1)
+
+
+KEPT_LOOP = """
+pytestmark = pytest.mark.anyio
+anyio_backend = pytest.fixture(lambda: "asyncio", scope="session")
+
+@pytest.fixture(scope="session")
+async def database(anyio_backend):
+    yield
+
+async def test_with_it(database, redlock, fake_masters):
+    pass
+
+async def test_in_virtual_time(redlock, virtual_time):
+    await asyncio.sleep(3_600)
+"""
+
+
+@pytest.mark.full
+def test_a_loop_that_a_fixture_keeps_does_not_let_a_test_wait_in_real_time(run: Run) -> None:
+    done = run(KEPT_LOOP, "-p", "no:asyncio")
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines("*the test does not run in virtual time, but in a *")
+
+
+OLD_PYTEST_ASYNCIO = """
+def test_without_a_loop_of_pytest_asyncio(virtual_time, fake_masters):
+    async def work():
+        async with Redlock(fake_masters) as redlock, redlock.lock("r"):
+            await asyncio.sleep(600)
+    virtual_time.run(work())
+
+@pytest.mark.asyncio
+async def test_with_one(virtual_time):
+    pass
+"""
+
+
+@pytest.mark.full
+def test_only_what_needs_a_newer_pytest_asyncio_fails(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
+        from redlock_aio.testing import _fixtures
+
+        _fixtures._makes_loops = lambda config: False  # as before 1.4
+    """)
+    done = run(OLD_PYTEST_ASYNCIO, *STRICT)
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines("the fixture virtual_time needs pytest-asyncio 1.4 or newer")
+
+
+@pytest.mark.integration
+@pytest.mark.full
 def test_options_and_the_number_of_masters_can_be_chosen(run: Run) -> None:
     run(OTHER_OPTIONS, *STRICT, "-o", "redlock_masters=1").assert_outcomes(passed=3)
 
 
 DAMAGE = """
+FUNCTION = "#!lua name=l\\nredis.register_function('f', function() return 1 end)"
+
 @pytest.mark.parametrize("damage", [
     lambda master: master.client().shutdown(nosave=True),
     lambda master: master.client().replicaof("127.0.0.1", 1),
     lambda master: master.client().config_set("requirepass", "x"),
     lambda master: master.client().config_set("maxmemory", 1),
     lambda master: master.client().client_pause(3_600_000),
+    lambda master: master.client().config_set("maxclients", 2),
+    lambda master: master.client().acl_setuser("default", enabled=True, commands=["-evalsha"]),
+    lambda master: master.client().function_load(FUNCTION),
     lambda master: master.stop(),
     lambda master: None,
 ])
@@ -192,6 +273,10 @@ def test_the_masters_are_repaired(redlock_masters, damage):
     assert [master.state for master in redlock_masters] == ["running"] * 3
     assert [master.client().dbsize() for master in redlock_masters] == [0] * 3
     assert [master.client().set("x", 1) for master in redlock_masters] == [True] * 3
+    for master in redlock_masters:
+        assert master.client().config_get("maxclients") == {"maxclients": "10000"}
+        assert master.client().acl_list() == ["user default on nopass ~* &* +@all"]
+        assert master.client().function_list() == []
     damage(redlock_masters[1])
 """
 
@@ -199,7 +284,7 @@ def test_the_masters_are_repaired(redlock_masters, damage):
 @pytest.mark.integration
 @pytest.mark.full
 def test_masters_that_a_test_has_made_unusable_are_restarted(run: Run) -> None:
-    run(DAMAGE, *STRICT).assert_outcomes(passed=7)
+    run(DAMAGE, *STRICT).assert_outcomes(passed=10)
 
 
 OTHER_TIMES = """
@@ -240,9 +325,13 @@ def test_a_fixture_of_the_same_name_does_not_change_the_loop(run: Run) -> None:
 MISTAKES = {
     "the fixture redlock is for async tests that pytest-asyncio or anyio's plugin runs;"
     " others use sync_redlock": ("def test_it(redlock): ...", STRICT),
-    "redlock_masters must be a positive number, not 'three'": (
+    "redlock_masters must be a positive number: *'three'": (
         "def test_it(redlock_masters): ...",
         (*STRICT, "-o", "redlock_masters=three"),
+    ),
+    "redlock_masters must be a positive number: 0": (
+        "def test_it(redlock_masters): ...",
+        (*STRICT, "-o", "redlock_masters=0"),
     ),
     "pytest-asyncio in auto mode runs this test of anyio's plugin: use its strict mode": (
         "@pytest.mark.anyio\nasync def test_it(redlock, fake_masters): ...",
@@ -258,7 +347,7 @@ def test_it(virtual_time): asyncio.run(main(virtual_time))
 }
 
 
-@pytest.mark.parametrize("why", MISTAKES, ids=["sync", "number", "both", "real time"])
+@pytest.mark.parametrize("why", MISTAKES, ids=["sync", "number", "none", "both", "real time"])
 @pytest.mark.full
 def test_a_mistake_is_explained(run: Run, why: str) -> None:
     tests, options = MISTAKES[why]

@@ -4,6 +4,8 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +107,26 @@ def test_a_machine_without_a_loopback_interface_gets_an_error(
     monkeypatch.setattr(socket.socket, "bind", bind)
     with pytest.raises(OSError, match=r"no port of 127\.0\.0\.1 from 15000 to 32767 can be bound"):
         free_port()
+
+
+@pytest.mark.integration
+def test_a_server_that_does_not_start_says_why() -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"did not start at redis://.*: .*'no-such-option"),
+        EmbeddedMaster(options=["--no-such-option", "x"]),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match=r"did not start at .*: it said nothing"):
+        EmbeddedMaster("true").start()
+
+
+@pytest.mark.integration
+def test_a_folder_with_a_name_too_long_for_a_socket_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(RuntimeError, match="path too long"), EmbeddedMaster():
+        pass
+    assert not list(folder.iterdir())
