@@ -791,7 +791,7 @@ def why_not_connected(
         if at and at not in text and cause is not NoVoteCause.UNCONFIRMED:
             text = f"{text} at {at}"
         # Each attempt may have a longer timeout, which is no new reason.
-        topic = ("no connection", at, hint) if late else ()
+        topic = (cause, at, hint) if late else ()
         return Bar(cause, text + hint, answer=Answer.UNREACHABLE, permanent=permanent, topic=topic)
     if isinstance(error, AuthenticationError):
         # A password that was given stays wrong. Without one it is missing, or comes from a
