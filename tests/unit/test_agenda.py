@@ -205,3 +205,26 @@ async def test_a_cleared_agenda_has_no_timer(attended: Attended) -> None:
     attended.add(plan := Plan(1000))  # by an acquisition that was underway
     await asyncio.sleep(1)
     assert plan in attended.times
+
+
+async def test_an_interrupt_ends_the_attention_to_no_lease(
+    attended: Attended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may raise meanwhile, and the loop be run again."""
+    plans = [Plan(600_000) for _ in range(3)]
+    for plan, within in zip(plans, (1.0, 1.0, 2.0), strict=True):
+        attended.add(plan)
+        attended.put(plan, now() + within)
+    await asyncio.sleep(0.9)
+
+    def interrupted(due: list[HeldLease], _now: float) -> None:
+        assert len(due) == 2
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attended.agenda, "_attend", interrupted)
+        loop().stall(0.2)
+        with pytest.raises(KeyboardInterrupt):
+            attended.agenda._tick()
+    await asyncio.sleep(1)
+    assert attended.times.keys() == {*plans}

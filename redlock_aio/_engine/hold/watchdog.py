@@ -206,9 +206,19 @@ class Agenda:
         if now - self._armed_for >= STALL:
             self._stalled = (self._armed_for, now)
         self._armed_for = -math.inf  # no `put` from here on arms the timer; the end does
-        if due := self._take_due(now):
-            self._attend(due, now)
-        self._arm(now)
+        due: list[HeldLease] = []
+        try:
+            if due := self._take_due(now):
+                self._attend(due, now)
+        except BaseException:
+            # A Ctrl-C has come between, and the loop may be run again, as by IPython. A lease that
+            # is on no page would never be extended, and never be lost.
+            for hold in due:
+                if hold.state is HELD:
+                    self.put(hold, now)
+            raise
+        finally:
+            self._arm(now)
 
     def _take_due(self, now: float) -> list[HeldLease]:
         """Remove the leases from each page whose instant has come; return those that are due."""
