@@ -10,10 +10,11 @@ import asyncio
 import functools
 import itertools
 from collections import deque
+from collections.abc import Callable
 
 import hiredis
 
-from redlock_aio.testing._fake_commands import Commands, encode
+from redlock_aio.testing._fake_commands import Commands, encode, in_its_loop, running
 from redlock_aio.testing._fake_pushes import Push, PushReceiver
 
 _numbers = itertools.count()
@@ -21,7 +22,14 @@ _NOT_ENOUGH = object()
 
 
 class _FakeTransport(asyncio.Transport):
-    """One connection to a fake master."""
+    """
+    One connection to a fake master.
+
+    Attributes:
+        loop: The event loop of its client.
+    """
+
+    loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, master: "FakeMaster") -> None:
         super().__init__()
@@ -47,8 +55,20 @@ class _FakeTransport(asyncio.Transport):
             self._master.receive(self, bytes(data))
 
     def deliver(self, data: bytes) -> None:
-        if not self._closing and self._protocol is not None:
+        if self._closing or self._protocol is None:
+            return
+        if self.loop is None or self.loop is asyncio.get_running_loop():
             self._protocol.data_received(data)
+        else:
+            self._in_client(self.deliver, data)
+
+    def _in_client(self, call: Callable[..., None], argument: object) -> None:
+        """Call *call* in the client's event loop, soon; one that is closed has no client left."""
+        loop = self.loop or asyncio.get_running_loop()
+        if loop is running():
+            loop.call_soon(call, argument)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(call, argument)
 
     def abort(self) -> None:
         self.close()
@@ -61,7 +81,7 @@ class _FakeTransport(asyncio.Transport):
             self._closing = True
             self._master.forget(self)
             if self._protocol is not None:
-                asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
+                self._in_client(self._protocol.connection_lost, error)
 
 
 class FakeMaster(Commands):
@@ -69,7 +89,9 @@ class FakeMaster(Commands):
     One master in memory, with a master's ways of failing.
 
     Requests are served in order, half of *latency* after they were sent, and
-    answered as much later. Time is the running event loop's.
+    answered as much later. Time is the running event loop's. Any thread may cause its
+    faults, look at its keys and change them, such as a test of a program that runs in
+    the event loop of another thread.
 
     Args:
         name: Its name in votes; generated if left out.
@@ -131,6 +153,7 @@ class FakeMaster(Commands):
         """Accept requests and answer none, as a stopped process does."""
         self._hung = True
 
+    @in_its_loop
     def resume(self) -> None:
         """Serve the requests that have arrived since `hang`, late but in order."""
         self._hung = False
@@ -143,6 +166,7 @@ class FakeMaster(Commands):
         for key in self._pushes.remembered:
             self._notice(key)
 
+    @in_its_loop
     def cut(self) -> None:
         """Reset all connections; requests underway are lost, new connections work."""
         self._inbox.clear()
@@ -150,6 +174,7 @@ class FakeMaster(Commands):
         for connection in list(self._connections):
             connection.lose(ConnectionResetError("connection reset by peer"))
 
+    @in_its_loop
     def kill(self) -> None:
         """End the process: connections break, keys are lost, new connections are refused."""
         self._alive = False
@@ -158,6 +183,7 @@ class FakeMaster(Commands):
         self._held.clear()
         self._forget_everything()
 
+    @in_its_loop
     def restart(self, *, uptime: float = 0.0) -> None:
         """Start it again, empty, as a process that has been running for *uptime* seconds."""
         self.kill()
@@ -181,9 +207,26 @@ class FakeMaster(Commands):
             await asyncio.sleep(0.05)
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
+        before, self._loop = self._loop, asyncio.get_running_loop()
+        if before is not None and before.is_closed():
+            self._outlive(before.time())
         transport = _FakeTransport(self)
+        transport.loop = self._loop
         self._connections[transport] = None
         return transport, self
+
+    def _outlive(self, at: float) -> None:
+        """Go on after a loop that was closed *at* this time, and its timers with it."""
+        later = self._time() - at  # virtual time begins at 0 in each loop
+        self._age_at += later
+        for key, (value, until) in self._keys.items():
+            self._keys[key] = (value, until + later)
+        self._outbox.clear()
+        if self._hung:
+            self._due = len(self._inbox)
+        else:
+            while self._inbox:
+                self._serve_next()
 
     def forget(self, transport: _FakeTransport) -> None:
         """Remove a connection that has ended; its requests underway are still executed."""
@@ -235,7 +278,9 @@ class FakeMaster(Commands):
             super()._notice(key)
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
+        loop = running() or transport.loop
+        if loop is None or loop.is_closed():
+            return  # nor is there anybody to hear it
         at = loop.time() + self.latency / 2
         if self._outbox:
             at = max(at, self._answers_at)

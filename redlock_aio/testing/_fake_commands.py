@@ -5,9 +5,13 @@ Implemented are the commands that the library sends, and a few for tests with ot
 """
 
 import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Concatenate, ParamSpec, TypeVar
 
 from redlock_aio._protocol import commands
-from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_data import NEVER, Data
 from redlock_aio.testing._fake_keys import KeyCommands
 from redlock_aio.testing._fake_lua import OK, Error, Status
 from redlock_aio.testing._fake_pushes import Push, Pushes, PushReceiver
@@ -17,6 +21,39 @@ AGE = 864_000.0
 
 EPOCH = 1_700_000_000
 """The time on a master's clock when the running loop's time is 0, in seconds."""
+
+PATIENCE = 20.0
+"""How many seconds a loop in another thread may take for a change that a test makes."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound="Commands")
+
+
+def in_its_loop(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
+    """
+    Make *method* run in the event loop that uses the master, whichever thread calls it.
+
+    A test that is not async has its manager, or its whole program, in the loop of another thread.
+    """
+
+    @functools.wraps(method)
+    def called(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = self._loop
+        if loop is None or loop is running() or not loop.is_running():
+            return method(self, *args, **kwargs)
+        done = Future[T]()
+
+        def run() -> None:
+            try:
+                done.set_result(method(self, *args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                done.set_exception(error)
+
+        loop.call_soon_threadsafe(run)
+        return done.result(PATIENCE)
+
+    return called
 
 
 class Commands(KeyCommands):
@@ -40,55 +77,66 @@ class Commands(KeyCommands):
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
         self._pushes = Pushes(self._notice)
-        super().__init__(Data(self._pushes, lambda: asyncio.get_running_loop().time()))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(Data(self._pushes, self._time))
         self._keys = self._data.keys
+
+    def _time(self) -> float:
+        """Return the time of the running loop; outside of one, of that which has used it last."""
+        loop = running() or self._loop or asyncio.get_running_loop()  # which raises the error
+        return loop.time()
 
     @property
     def uptime(self) -> float:
         """The seconds for which the master has been running."""
-        return self._age + _now() - self._age_at
+        return self._age + _now(self._loop) - self._age_at
 
     @uptime.setter
     def uptime(self, seconds: float) -> None:
-        self._age, self._age_at = seconds, _now()
+        self._age, self._age_at = seconds, _now(self._loop)
 
     # Changes by another client.
 
+    @in_its_loop
     def set(self, key: str, value: str, ttl: int | None = None) -> None:
         """Set a key as another client would, to live *ttl* ms."""
         self._data.set(key.encode(), value.encode(), ttl)
 
+    @in_its_loop
     def delete(self, key: str) -> None:
         """Delete a key as another client would."""
         self._data.delete(key.encode())
 
+    @in_its_loop
     def flush(self) -> None:
         """Delete all keys as another client would."""
         self._keys.clear()
         self._pushes.flushed()
 
     @property
+    @in_its_loop
     def keys(self) -> dict[str, str]:
         """
         The keys that have not expired, with their values.
 
         The fair queues, the restart guard's marker and the declared sets are left out.
         """
-        now = asyncio.get_running_loop().time()
         return {
             key.decode(): value.decode()
             for key, (value, until) in self._keys.items()
-            if now < until
+            if (until == NEVER or self._time() < until)
             and isinstance(value, bytes)
             and not key.startswith((commands.MARKER, commands.DECLARED_SETS))
         }
 
     @property
+    @in_its_loop
     def marker(self) -> str | None:
         """The marker of the restart guard; ``None`` if there is none."""
         value = self._data.find(commands.MARKER)[0]
         return value.decode() if isinstance(value, bytes) else None
 
+    @in_its_loop
     def pttl(self, key: str) -> int:
         """Return the remaining ms of *key*, -1 if it does not end, -2 if it does not exist."""
         return self._data.pttl(key.encode())
@@ -162,7 +210,7 @@ class Commands(KeyCommands):
 
     def _clock(self) -> int:
         """Return the time on the master's clock, in microseconds."""
-        seconds = EPOCH + self.clock_offset + asyncio.get_running_loop().time()
+        seconds = EPOCH + self.clock_offset + self._time()
         return round(seconds * 1_000_000)
 
     def _do_client(self, *arguments: bytes) -> object:
@@ -196,11 +244,17 @@ class Commands(KeyCommands):
         return OK
 
 
-def _now() -> float:
+def running() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, ``None`` if there is none."""
     try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:  # the master was created before the loop, and is old enough
-        return 0.0
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _now(used_by: asyncio.AbstractEventLoop | None = None) -> float:
+    loop = running() or used_by
+    return 0.0 if loop is None else loop.time()  # created before the loop, and old enough
 
 
 def encode(reply: object) -> bytes:

@@ -5,6 +5,7 @@ Its pushes themselves are compared with those of real servers in tests/integrati
 """
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.request import pack
-from redlock_aio.testing import FakeMaster
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_lua import Error
 
 from .kit import execute, now
@@ -382,3 +383,30 @@ async def test_a_defect_of_the_fake_is_no_reply(monkeypatch: pytest.MonkeyPatch)
         run(FakeMaster(), "return redis.pcall('GET', 'k')")
     monkeypatch.undo()
     assert run(FakeMaster(), "return redis.pcall('GET', 'k')") is None
+
+
+@pytest.mark.parametrize("later", [0, 600])
+def test_a_second_loop_goes_on_where_a_closed_one_has_ended(later: int) -> None:
+    """As when one program crashes, with requests underway, and the next one begins."""
+    master = FakeMaster(latency=LATENCY)
+
+    async def crashed() -> None:
+        await asyncio.sleep(later)
+        master.set("old", "v", ttl=5_000)
+        (await Connection().dial(master)).write(pack(b"SET", b"k", b"v"))
+
+    async def next_one() -> None:
+        connection = Connection()
+        (await connection.dial(master)).write(GET)
+        await asyncio.sleep(LATENCY)
+        assert connection.replies == [b"v"]
+        assert master.keys == {"old": "v", "k": "v"}
+        await asyncio.sleep(5)
+        assert master.keys == {"k": "v"}
+
+    for work in (crashed, next_one):
+        with contextlib.closing(VirtualTimeLoop()) as loop:
+            loop.run_until_complete(work())
+    assert master.keys == {"k": "v"}  # in no loop
+    master.kill()
+    assert master.keys == {}
