@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
+import gc
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -122,6 +123,15 @@ async def test_replies_reach_their_senders_in_order(connection: Connection) -> N
     assert connection.pending == 0
 
 
+@pytest.fixture
+def without_garbage_collection() -> Iterator[None]:
+    """Else code that runs when objects of before end could be interrupted instead."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_garbage_collection")
 @pytest.mark.parametrize("sending", [False, True], ids=["receiving", "sending"])
 async def test_an_interrupt_leaves_no_command_with_the_reply_to_another(*, sending: bool) -> None:
     """A signal handler may raise at any line, and the loop be run again, as by IPython."""
