@@ -108,12 +108,14 @@ async def agree(
     Make a majority that granted the lock agree on one of its *counters*, the fencing token.
 
     Returns:
-        Whether they agree; not if too few masters keep the lock, or other clients raised
-        the counters in each of `MOST_RAISES` rounds.
+        Whether they agree; not if too few masters keep the lock, other clients raised the
+        counters in each of `MOST_RAISES` rounds, or the manager was closed.
     """
     # Another client may raise a counter between the attempt and this round, or between two rounds.
     # So each round raises to the highest value that was found before it.
     for _ in range(fencing.MOST_RAISES):
+        if masters.closed:  # its last releases may have left before this task gives the lock back
+            return False
         counters = await _raised(masters, counter, claim, max(counters), at_most)
         if not counters:
             return False

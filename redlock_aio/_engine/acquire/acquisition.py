@@ -306,7 +306,7 @@ class Acquisition:
             claim.begin(round.replies, masters.clock())
         try:
             await masters.ask(round, at_most)
-            if round.verdict is SPLIT and isinstance(round, FencedAttempt) and not masters.closed:
+            if round.verdict is SPLIT and isinstance(round, FencedAttempt):
                 # The masters that granted the lock have it by now: only their counters differ.
                 await round.agree(at_most)
         except BaseException:
