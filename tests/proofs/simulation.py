@@ -229,6 +229,7 @@ class Client:
         self.links: Sequence[Master] = world.masters
         self.loop = self
         self.master_timeout = MASTER_TIMEOUT
+        self.closed = False
         self.counter = FencingCounter(
             (KEY,), int(world.conditions.quarantine * LEAD_SHARE * 1_000_000)
         )
