@@ -242,8 +242,8 @@ def servers(name: str, folder: Path, *more: str) -> Iterator[list[EmbeddedMaster
 
 
 def admin(name: str, master: EmbeddedMaster) -> redis.Redis:
-    user = "admin" if name == "kubernetes" else None
-    return redis.Redis(port=master.port, username=user, password="x", decode_responses=True)
+    user, password = ("admin", "x") if name == "kubernetes" else (None, None)
+    return redis.Redis(port=master.port, username=user, password=password, decode_responses=True)
 
 
 def urls(name: str, masters: list[EmbeddedMaster]) -> list[str]:
