@@ -29,12 +29,13 @@ _ABOUT_TIME = (GOT_LATE.detail, "its clock is")
 class Outages:
     """The outages that acquisitions of one manager have observed."""
 
-    __slots__ = ("_clock", "_last_at", "_logged", "_since")
+    __slots__ = ("_clock", "_last_at", "_logged", "_refused", "_since")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged: dict[tuple[str, ...], float] = {}  # when each reason was logged
         self._last_at = -math.inf
+        self._refused: bool = False  # whether most masters answered last, with errors
         self._since: float | None = None  # the begin of an outage whose end is not logged yet
 
     def __repr__(self) -> str:
@@ -48,6 +49,8 @@ class Outages:
         if now - self._last_at >= AGAIN:
             self._since = None  # the acquisitions in the last outage gave up before its end
         self._last_at = now
+        refusals = sum(kind.startswith(Answer.ERROR.value) for kind in reason)
+        self._refused = len(reason) - refusals < majority(len(reason))
         if now - self._logged.get(reason, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
             self._logged = {**fresh, reason: now}
@@ -56,8 +59,15 @@ class Outages:
             listed = "; ".join(map(str, votes))
             log.warning("%s: waiting for a majority of the masters (%s)", names, listed)
 
-    def log_end(self) -> None:
-        if self._since is not None:
+    def log_end(self, *, by_ping: bool = False) -> None:
+        """
+        Log that the outage is over, unless nobody has logged its begin.
+
+        Args:
+            by_ping: All that is known is that a majority has answered a PING. Masters that refuse
+                to write, as without memory, answer it too: then the outage goes on.
+        """
+        if self._since is not None and not (by_ping and self._refused):
             lasted, self._since = self._clock() - self._since, None
             log.info("a majority of the masters answers again, after %.1f s", lasted)
 

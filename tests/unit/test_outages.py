@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from redlock_aio import Answer, NoVoteCause, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import Answer, NoVoteCause, QuorumUnavailableError, Redlock, Retry, Vote
 from redlock_aio._engine.outages import AGAIN
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import NoReply
@@ -21,7 +21,7 @@ from redlock_aio._transport.address import UnconfirmedError, why_not_connected a
 from redlock_aio._transport.connection import MasterError, info_of
 from redlock_aio.testing import FakeMaster
 
-from .kit import delete, hang, kill, now, occupy, refused, restart, resume
+from .kit import delete, hang, kill, now, occupy, refused, restart, resume, slow
 
 WAYS = pytest.mark.parametrize(
     ("names", "options"),
@@ -155,6 +155,27 @@ async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
     lines = outages(caplog)
     assert ["again, after" in line for line in lines] == [False, True, False, False, True]
     assert 3 <= float(lines[-1].partition("again, after ")[2].removesuffix(" s")) < 6
+
+
+async def test_an_outage_goes_on_while_masters_answer_and_refuse_to_write(
+    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Each PING is answered then, and lets tasks pass, but none of them gets a lock.
+
+    They wait for the PING if the masters are further away than a pause is long.
+    """
+    slow(masters, 0.02)
+    for master in masters[:3]:
+        master.error = "OOM command not allowed"
+    async with waiting(redlock, "r", retry=Retry(min_delay=5, max_delay=5)):
+        await asyncio.sleep(30)
+        for master in masters[:3]:
+            master.error = ""
+        await asyncio.sleep(5)
+    begin, end = outages(caplog)
+    assert "m0: error, OOM command not allowed" in begin
+    assert end.startswith("a majority of the masters answers again, after 30.")
 
 
 @pytest.mark.parametrize("fair", [False, True])

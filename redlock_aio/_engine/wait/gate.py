@@ -121,7 +121,7 @@ class Gate:
         first = self._first(int(max(min(can, 2 * passed, LARGEST), 1)))
         if won and self.waiting:
             # Those that have seen the outage begin, and would tell, may have given up.
-            self._masters.outages.log_end()
+            self._masters.outages.log_end(by_ping=True)
         if not first:
             self._open()
             return
