@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Never, TypedDict
 
+from redlock_aio._rules.validation import article
+
 _HOLDING = "ttl= (after how long without an extension the lock ends), in ms"
 _WAITING = "wait= (for how long to wait for the lock), in ms"
 _RETRYING = "retry=Retry(...)"
@@ -45,15 +47,15 @@ class OnlyForAsyncio:
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            f"a {type(self).__name__} can't be pickled or copied: make a Redlock in each process;"
-            " lease.export() and redlock.adopt() hand a lease over"
+            f"{article(type(self).__name__)} can't be pickled or copied: make a Redlock in each"
+            " process; lease.export() and redlock.adopt() hand a lease over"
         )
 
     if not TYPE_CHECKING:  # type checkers must go on to refuse this use
 
         def __enter__(self) -> Never:
             raise TypeError(
-                f"'with' can't enter a {type(self).__name__}: use 'async with', or"
+                f"'with' can't enter {article(type(self).__name__)}: use 'async with', or"
                 " redlock_aio.sync.Redlock for threads"
             )
 

@@ -3,6 +3,8 @@
 import threading
 from typing import TYPE_CHECKING, Never, TypedDict
 
+from redlock_aio._rules.validation import article
+
 
 class NoSyncOptions(TypedDict):
     """No further options: type checkers say that there is no such parameter."""
@@ -15,16 +17,16 @@ class OnlyForThreads:
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            f"a {type(self).__name__} can't be pickled or copied: make a Redlock in each process;"
-            " lease.export() and redlock.adopt() hand a lease over"
+            f"{article(type(self).__name__)} can't be pickled or copied: make a Redlock in each"
+            " process; lease.export() and redlock.adopt() hand a lease over"
         )
 
     if not TYPE_CHECKING:  # type checkers must go on to refuse this use
 
         def __aenter__(self) -> Never:
             raise TypeError(
-                f"'async with' can't enter a {type(self).__name__} of redlock_aio.sync: use 'with'"
-                " in a thread, or redlock_aio.Redlock for asyncio"
+                f"'async with' can't enter {article(type(self).__name__)} of redlock_aio.sync: use"
+                " 'with' in a thread, or redlock_aio.Redlock for asyncio"
             )
 
         __aexit__ = __aenter__  # `async with` looks for both before it calls the first
