@@ -721,6 +721,7 @@ class MasterSet:
         for _, batch in self._underway:
             for round in batch:
                 round.expire()
+        self.outages.end_turns()
 
     def _expire(self, due: float | None = None) -> None:
         """Count missing replies as timed out; rounds expire in the order of their sending."""

@@ -1,13 +1,18 @@
 """
-Warnings while waiting acquisitions can't reach a majority of the masters.
+Outages, as waiting acquisitions observe them: warnings, and turns to ask again.
 
 A wait may have no limit, and an outage must not go unnoticed meanwhile. One manager may
 have thousands of waiting tasks, nearly all of which fail for the same reason. Therefore a
 reason is logged once, with the votes of the first acquisition that observes it, and not again
 for `AGAIN` seconds. The first acquisition that observed the outage and reaches a majority again
 logs its end.
+
+Masters that are silent are waited for at the `Gate`. But those that refuse to write, such as
+without memory, answer each attempt at once, so the tasks of a thousand names would ask ten
+thousand times a second, in vain. They ask in turn until one of them is accepted, then all at once.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
 
@@ -19,6 +24,12 @@ from redlock_aio._rules.validation import quoted
 AGAIN = 60.0
 """Seconds after which a reason is logged again if it occurs again."""
 
+TURN = 0.01
+"""Seconds between the turns of two tasks that masters have refused."""
+
+LONGEST_TURN = 10.0
+"""The most seconds to a turn: more tasks than come to it in this time ask more often."""
+
 _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
@@ -27,15 +38,24 @@ _ABOUT_TIME = (GOT_LATE.detail, "its clock is")
 
 
 class Outages:
-    """The outages that acquisitions of one manager have observed."""
+    """
+    The outages that acquisitions of one manager have observed.
 
-    __slots__ = ("_clock", "_last_at", "_logged", "_refused", "_since")
+    Attributes:
+        line: The tasks that wait for their turn.
+
+        refused: Whether most masters answered the last failed attempt, with errors.
+    """
+
+    __slots__ = ("_clock", "_last_at", "_logged", "_since", "_turn_at", "line", "refused")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged: dict[tuple[str, ...], float] = {}  # when each reason was logged
         self._last_at = -math.inf
-        self._refused: bool = False  # whether most masters answered last, with errors
+        self._turn_at = -math.inf  # when the last one in the line is to ask
+        self.line: dict[asyncio.Future[None], None] = {}
+        self.refused: bool = False
         self._since: float | None = None  # the begin of an outage whose end is not logged yet
 
     def __repr__(self) -> str:
@@ -50,7 +70,7 @@ class Outages:
             self._since = None  # the acquisitions in the last outage gave up before its end
         self._last_at = now
         refusals = sum(kind.startswith(Answer.ERROR.value) for kind in reason)
-        self._refused = len(reason) - refusals < majority(len(reason))
+        self.refused = len(reason) - refusals < majority(len(reason))
         if now - self._logged.get(reason, -math.inf) >= AGAIN:
             fresh = {why: at for why, at in self._logged.items() if now - at < AGAIN}
             self._logged = {**fresh, reason: now}
@@ -67,9 +87,28 @@ class Outages:
             by_ping: All that is known is that a majority has answered a PING. Masters that refuse
                 to write, as without memory, answer it too: then the outage goes on.
         """
-        if self._since is not None and not (by_ping and self._refused):
+        if self._since is not None and not (by_ping and self.refused):
             lasted, self._since = self._clock() - self._since, None
             log.info("a majority of the masters answers again, after %.1f s", lasted)
+
+    async def take_turn(self, at_most: float) -> None:
+        """Wait until the caller may ask again, for at most so many seconds."""
+        loop, now = asyncio.get_running_loop(), self._clock()
+        self._turn_at = min(max(self._turn_at, now) + TURN, now + LONGEST_TURN)
+        place: asyncio.Future[None] = loop.create_future()
+        self.line[place] = None
+        timer = loop.call_later(min(self._turn_at - now, at_most), _end, place)
+        try:
+            await place
+        finally:
+            timer.cancel()
+            self.line.pop(place, None)
+
+    def end_turns(self) -> None:
+        """Let all ask again now: the masters have accepted one, or the session has closed."""
+        self._turn_at = -math.inf
+        for place in self.line:
+            _end(place)
 
 
 class Observer:
@@ -100,10 +139,21 @@ class Observer:
             self.in_outage = True
             self._outages.log_begin(self._resources, votes, reason)
 
+    async def take_turn(self, at_most: float) -> None:
+        """Wait until this one may ask again, if most masters have refused it; see `Outages`."""
+        if self.in_outage and self._outages.refused:
+            await self._outages.take_turn(at_most)
+
     def on_majority(self) -> None:
         if self.in_outage:
             self.in_outage = False
             self._outages.log_end()
+            self._outages.end_turns()
+
+
+def _end(place: asyncio.Future[None]) -> None:
+    if not place.done():
+        place.set_result(None)
 
 
 def _kind(vote: Vote) -> str:

@@ -284,6 +284,7 @@ class Session:
         ``None`` meanwhile is read once, and a container is copied in one step of the
         interpreter before it is iterated; otherwise the loop could change its size meanwhile.
         """
+        line = self.masters.outages.line
         return Statistics(
             tuple(
                 MasterStatistics(
@@ -293,7 +294,7 @@ class Session:
             ),
             rounds=self.masters.underway,
             leases=self.watchdog.held,
-            waiters=self.local_queues.waiters + len(self.gate.waiting),
+            waiters=self.local_queues.waiters + len(self.gate.waiting) + len(line),
             is_open=True,
         )
 

@@ -380,11 +380,7 @@ class Acquisition:
             if masters.closed:  # the rounds were ended, and tell nothing of the masters
                 masters.check_open()
             observer.record(votes, failed.missing)
-            # A majority that has answered the attempt can answer another one. That the release is
-            # underway says nothing then: a lease of this process may have ended meanwhile.
-            answered = is_contended(failed.votes()) or watch.is_worth_repeating()
-            if self.session.gate.is_shut or not answered:
-                await self._wait_for_a_majority(known)
+            await self._wait_for_the_masters(watch, observer, known)
             # After the wake-up and before the attempt: without the jitter all waiters that one
             # release wakes would split the votes again, and without the pace masters that
             # contradict themselves would be asked in a busy loop.
@@ -404,6 +400,22 @@ class Acquisition:
         if self.has_turn:
             self.queue.known = watch.failed, watch.view, watch.took
         return watch
+
+    async def _wait_for_the_masters(self, watch: Watch, observer: Observer, known: Watch) -> None:
+        """
+        Wait until the masters may grant a repetition of the attempt that *watch* has released.
+
+        Raises:
+            LockNotAcquiredError, QuorumUnavailableError: The budget is over.
+        """
+        # A majority that has answered the attempt can answer another one. That the release is
+        # underway says nothing then: a lease of this process may have ended meanwhile.
+        answered = is_contended(watch.failed.votes()) or watch.is_worth_repeating()
+        if answered and self._lock.options.retry.attempts is None:
+            last_attempt = self._budget.until_last_attempt(self._masters.master_timeout) or 0
+            await observer.take_turn(last_attempt / 1000)
+        if self.session.gate.is_shut or not answered:
+            await self._wait_for_a_majority(known)
 
     async def _wait_for_a_majority(self, known: Watch | None = None) -> None:
         """
