@@ -87,6 +87,16 @@ class Blockers:
                 return value
         return None
 
+    @property
+    def held_by_holder(self) -> list[int]:
+        """The masters that have the value of the holder, and no change since; see `holder`."""
+        holder, free_from = self.holder, self._free_from
+        return [
+            master
+            for master, value in enumerate(self._values)
+            if holder is not None and value == holder and free_from[master]
+        ]
+
     def explain(self, votes: Sequence[Vote], now: float) -> tuple[Vote, ...]:
         """Return *votes* with the remaining time of the lock, or why its key is no lock."""
         return tuple(

@@ -15,7 +15,10 @@ class Retry:
     The delay after attempt number *n* is drawn evenly from *min_delay* to a
     ceiling that starts at twice *min_delay* and doubles with each attempt, up
     to *max_delay*. It ends early when the masters push that the lock may be
-    free. The delay matters where no push comes, such as for masters that are down.
+    free. While so many masters are to push that the lock ends there that no
+    attempt is needed to see it, the delay is at least 0.5 to 1 s, unless
+    *attempts* limits it. A shorter one matters where no push comes, such as from
+    masters that are down or have no client tracking.
 
     Args:
         min_delay: The shortest delay, in milliseconds or as a `timedelta`.

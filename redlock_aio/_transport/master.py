@@ -145,6 +145,7 @@ class Master:
         self._run_id = ""
         self._cautioned = ""
         self._cautioned_alone = False
+        self._tracks = False
         self._untracked = ""
         self.can_free = True
         """Whether the server has and allows DELIFEQ, or did so when it was last up."""
@@ -205,6 +206,11 @@ class Master:
         if self._connection is None:
             return self._no_reply
         return None if self.votes else self._why_muted()
+
+    @property
+    def reports(self) -> bool:
+        """Whether the server reports changes of the keys that it is asked for (client tracking)."""
+        return self._tracks and self._connection is not None
 
     def known_as(self, key: bytes) -> bytes:
         """Return a *key* that the server has named, as the engine knows it."""
@@ -525,8 +531,9 @@ class Master:
         tracking = await asked.tracking.reply
         self.can_free = await asked.can_free.reply == 0
         self._untracked = ""
+        self._tracks = not isinstance(tracking, Exception)
         if self._sentry is not None:
-            self._sentry.tracked = not isinstance(tracking, Exception)
+            self._sentry.tracked = self._tracks
             if isinstance(tracking, Exception):
                 forbids = replies.is_forbidden(tracking)
                 self._untracked = FORBIDS_TRACKING if forbids else LACKS_TRACKING

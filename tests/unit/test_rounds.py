@@ -28,6 +28,7 @@ class Link:
     quarantine = ""
     votes = True
     received = 0
+    reports = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -29,6 +29,7 @@ from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.scripts import LOOK
 from redlock_aio._rules.retry import LONGEST_SPREAD
 from redlock_aio.testing import FakeMaster
+from redlock_aio.testing._fake_pushes import Pushes
 
 from . import kit
 from .diary import Diary
@@ -433,6 +434,49 @@ async def test_a_limited_number_of_attempts_is_made_out_of_turn(redlock: Redlock
         waiter = asyncio.create_task(acquired_at(redlock, retry=few))
         await asyncio.sleep(0.01)
     assert await waiter - began < 0.1  # a release in the same process wakes the waiter as well
+
+
+@pytest.mark.parametrize(
+    ("silent", "attempts"), [(0, range(10, 21)), (2, range(10, 21)), (3, range(70, 130))]
+)
+async def test_a_waiter_asks_once_a_second_if_a_majority_reports_the_end(
+    redlock: Redlock, masters: list[FakeMaster], silent: int, attempts: range
+) -> None:
+    """Otherwise as often as `Retry` says: no report would wake it."""
+    for master in masters[:silent]:
+        master.forbid = {"CLIENT"}
+        master.cut()  # the next connection asks for reports, and is refused
+    await asyncio.sleep(1)
+    occupy(masters)
+    waiter = asyncio.create_task(acquired_at(redlock, retry=Retry()))
+    await asyncio.sleep(2)
+    before = sum(command[0] == b"SET" for command in masters[4].commands)
+    await asyncio.sleep(10)
+    assert sum(command[0] == b"SET" for command in masters[4].commands) - before in attempts
+    delete(masters)
+    freed = now()
+    assert await waiter - freed < (0.3 if silent == 3 else 0.01)
+
+
+async def test_a_waiter_gets_the_lock_within_a_second_if_no_report_arrives(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    occupy(masters)
+    monkeypatch.setattr(Pushes, "was_read", lambda *_: None)
+    waiter = asyncio.create_task(acquired_at(redlock, retry=Retry()))
+    await asyncio.sleep(5)
+    delete(masters)
+    freed = now()
+    assert await waiter - freed < 1.01
+
+
+async def test_a_waiter_that_asks_once_a_second_makes_its_last_attempt_in_time(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    occupy(masters)
+    began = now()
+    assert (await refused(redlock, wait=700, retry=Retry())).attempts in (2, 3)
+    assert now() - began == pytest.approx(0.7, abs=0.05)
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -27,7 +27,7 @@ from redlock_aio._engine.outages import Observer
 from redlock_aio._engine.session import Session
 from redlock_aio._engine.wait import fair_waiter, permit
 from redlock_aio._engine.wait.local_queue import LocalPlace, LocalQueue
-from redlock_aio._engine.wait.wakeup import WaitBudget, Watch, hold_back, is_cut_short
+from redlock_aio._engine.wait.wakeup import LONGEST_LOOK, WaitBudget, Watch, hold_back, is_cut_short
 from redlock_aio._protocol import request
 from redlock_aio._protocol.primitives import JointMutex, Mutex, Permits
 from redlock_aio._rules.absence import Absence
@@ -368,7 +368,9 @@ class Acquisition:
             enough = delay <= SHORTEST_PAUSE or self.attempts == retry.attempts
             if enough or is_final(failed.votes()):
                 raise await self._refusal(known)
-            may_be_free = await self._wait_until_free(watch, delay / 1000)
+            limited = retry.attempts is not None
+            most = delay if last_attempt is None or limited else last_attempt
+            may_be_free = await self._wait_until_free(watch, delay / 1000, most / 1000)
             if may_be_free and self.has_turn:
                 queue.absence = queue.absence or Absence(masters.stamp[1:])
                 queue.absence.on_lost(watch.view.holder, masters.clock() - watch.claim.began)
@@ -451,7 +453,15 @@ class Acquisition:
             permits=self._lock.options.permits or None,
         )
 
-    async def _wait_until_free(self, watch: Watch, seconds: float) -> bool:
+    async def _wait_until_free(self, watch: Watch, seconds: float, at_most: float) -> bool:
+        """
+        Wait until the lock may be free, and return whether it may.
+
+        Args:
+            seconds: The longest wait for it, if the masters do not report that it is free.
+
+            at_most: The longest wait in any case.
+        """
         # A release of this process is not pushed by the masters: the queue reports it. With the
         # turn this waiter is the watcher, otherwise a guest; see `LocalQueue`.
         if not self.has_turn:
@@ -459,7 +469,12 @@ class Acquisition:
         self.queue.subscribe(watch, mine=self.has_turn)
         self._emit_waiting()
         try:
-            return await watch.wait(seconds)
+            free = await watch.wait(seconds)
+            look = LONGEST_LOOK * random.uniform(0.5, 1)  # noqa: S311 - no secret
+            rest = min(look, at_most) - seconds
+            # With many names that others hold, attempts that can only tell what is known would be
+            # most of what this process and the masters do.
+            return await watch.wait(rest) if rest > 0 and not free and watch.is_reported else free
         finally:
             self.queue.unsubscribe(watch)
 

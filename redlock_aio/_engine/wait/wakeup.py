@@ -29,6 +29,12 @@ from redlock_aio._rules.quorum import (
     may_be_contended,
 )
 
+LONGEST_LOOK = 1.0
+"""
+Seconds after which a waiter asks again although the masters report each change, or up to a half
+less. A report may be lost all the same, as by a proxy.
+"""
+
 
 class WaitBudget:
     """
@@ -119,6 +125,14 @@ class Watch(Round):
         if not several or self.view.holder is not None:
             return False
         return is_contended(self.view.explain(self.failed.votes(), 0.0))
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the masters report the end of the lock, so that it needs no attempt to see it."""
+        if self.absent:
+            return False
+        links, there = self.masters.links, self.view.held_by_holder
+        return sum(links[master].reports for master in there) >= majority(len(links))
 
     def on_reply(self, master: int, reply: object, /) -> None:
         """Record the state of the key in *reply*, also if it comes too late to be counted."""
