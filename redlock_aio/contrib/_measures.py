@@ -5,7 +5,9 @@ Counters and histograms follow from events, and gauges from `Redlock.statistics`
 series is bounded: the value of a label is one of an enumeration, or the name of a master as it
 was given, without a password. Only *resource_label*, a function of the user, may add more.
 
-Counters have their series from the start, in all modes, so that the first increase is seen.
+Counters have their series from the start, in all modes, so that the first increase is seen. With
+*resource_label* those of a resource and a mode begin with the first event of both. So a loss is
+seen, because the lock was acquired before. Which resources there will be, nobody knows earlier.
 Histograms have those of readers and of permits only from the first one on. Each combination of
 labels is about 20 series there, which a program without readers must not export for nothing.
 
@@ -167,6 +169,11 @@ def measured(event: Event) -> list[Measurement]:
         case _:
             pass
     return found
+
+
+def known_of(counter: Instrument, mode: str) -> list[tuple[str, ...]]:
+    """Return the labels of a counter of locks in one mode, without that of the resource."""
+    return [labels for labels in counter.known if labels[-1] == mode]
 
 
 def resource_of(event: Event, label: ResourceLabel) -> str:

@@ -31,6 +31,7 @@ from redlock_aio.contrib._measures import (
     Measurement,
     ResourceLabel,
     checked,
+    known_of,
     measured,
     outcome,
     resource_of,
@@ -86,6 +87,7 @@ class Telemetry:
         self._resource_label = checked(resource_label)
         self._managers = Managers()
         # The span of each lease with its begin. A fingerprint alone may occur twice.
+        self._begun: set[tuple[str, str]] = set()  # modes and resources
         self._holds: dict[tuple[tuple[str, ...], str], tuple[Span, int]] = {}
         version = redlock_aio.__version__
         self._tracer = get_tracer("redlock_aio", version, tracer_provider)
@@ -96,7 +98,7 @@ class Telemetry:
                 add = meter.create_counter(each.name, each.unit, each.text).add
                 self._record[each] = add
                 if not (each.of_locks and resource_label):
-                    self._begin_at_0(each)
+                    self._begin_at_0(each, each.known)
             else:
                 self._record[each] = meter.create_histogram(
                     each.name, each.unit, each.text, explicit_bucket_boundaries_advisory=BUCKETS
@@ -136,13 +138,27 @@ class Telemetry:
         for each in measured(event):
             attributes = _attributes(each)
             if each.instrument.of_locks and self._resource_label is not None:
-                attributes[f"{PREFIX}resource"] = resource_of(event, self._resource_label)
+                resource = resource_of(event, self._resource_label)
+                self._begin_resource(each.labels[-1], resource)
+                attributes[f"{PREFIX}resource"] = resource
             self._record[each.instrument](each.value, attributes)
 
-    def _begin_at_0(self, counter: Instrument) -> None:
+    def _begin_at_0(
+        self, counter: Instrument, known: Iterable[tuple[str, ...]], **resource: str
+    ) -> None:
         """Export *counter* before it is increased: backends see no increase from nothing to 1."""
-        for labels in counter.known:
-            self._record[counter](0, _attributes(Measurement(counter, 0, labels)))
+        more: OfMetric = {PREFIX + name: value for name, value in resource.items()}
+        for labels in known:
+            self._record[counter](0, _attributes(Measurement(counter, 0, labels)) | more)
+
+    def _begin_resource(self, mode: str, resource: str) -> None:
+        """Export the counters of a resource from its first event on, also those of losses."""
+        if (mode, resource) in self._begun:
+            return
+        self._begun.add((mode, resource))
+        for each in FROM_EVENTS:
+            if each.kind == "counter" and each.of_locks:
+                self._begin_at_0(each, known_of(each, mode), resource=resource)
 
     def _observer(self, gauge: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:

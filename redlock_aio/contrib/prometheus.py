@@ -23,6 +23,7 @@ from redlock_aio.contrib._measures import (
     Managers,
     ResourceLabel,
     checked,
+    known_of,
     measured,
     resource_of,
 )
@@ -63,6 +64,7 @@ class Metrics:
         self._resource_label = checked(resource_label)
         self._managers = Managers()
         self._metrics: dict[Instrument, Counter | Histogram] = {}
+        self._begun: set[tuple[str, str]] = set()  # modes and resources
         for each in FROM_EVENTS:
             with_resource = each.of_locks and resource_label is not None
             labels = (*each.labels, "resource") if with_resource else each.labels
@@ -87,13 +89,25 @@ class Metrics:
         for each in measured(event):
             metric, labels = self._metrics[each.instrument], each.labels
             if each.instrument.of_locks and self._resource_label is not None:
-                labels = (*labels, resource_of(event, self._resource_label))
+                resource = resource_of(event, self._resource_label)
+                self._begin_at_0(labels[-1], resource)
+                labels = (*labels, resource)
             if labels:
                 metric = metric.labels(*labels)
             if isinstance(metric, Counter):
                 metric.inc(each.value)
             else:
                 metric.observe(each.value)
+
+    def _begin_at_0(self, mode: str, resource: str) -> None:
+        """Export the counters of a resource from its first event on, also those of losses."""
+        if (mode, resource) in self._begun:
+            return
+        self._begun.add((mode, resource))
+        for each, metric in self._metrics.items():
+            if each.kind == "counter" and each.of_locks:
+                for values in known_of(each, mode):
+                    metric.labels(*values, resource)
 
     def watch(self, redlock: HasStatistics) -> None:
         """

@@ -318,6 +318,10 @@ async def test_names_of_resources_are_attributes_of_metrics_only_if_asked_for(
         pass
     acquired = {**ACQUIRED, "redlock.resource": "a+b"}
     assert number(reader, "redlock.acquisitions", acquired) == 1
+    lost = [labels for name, labels in points(reader) if name == "redlock.losses"]
+    gone = {"redlock.cause": "key_gone", "redlock.mode": "exclusive", "redlock.resource": "a+b"}
+    assert number(reader, "redlock.losses", gone) == 0, "so the first loss is an increase"
+    assert len(lost) == len(LossCause), "of the modes that are used"
 
 
 # Exporters that fail

@@ -232,6 +232,25 @@ async def test_names_of_resources_are_labels_only_if_asked_for(masters: list[Fak
     assert value(grouped, "redlock_losses_total", **gone) == 1
 
 
+async def test_the_first_loss_of_a_resource_is_an_increase(masters: list[FakeMaster]) -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry=registry, resource_label="+".join)
+    async with Redlock(masters, restart_guard="off", listener=metrics) as redlock:
+        assert not [labels for _, labels in scraped(registry) if "resource" in dict(labels)]
+        with pytest.raises(LockLostError):
+            async with redlock.lock("r", ttl=1000):
+                before = scraped(registry)
+                delete(masters, "r")
+                await asyncio.sleep(2)
+    counters = [
+        dict(labels) for name, labels in before if name.endswith("_total") and len(labels) == 3
+    ]
+    assert len(counters) == len(LossCause) + len(_measures.OUTCOMES)
+    assert {(each["mode"], each["resource"]) for each in counters} == {("exclusive", "r")}
+    lost = ("redlock_losses_total", (("cause", "key_gone"), EXCLUSIVE, ("resource", "r")))
+    assert (before[lost], scraped(registry)[lost]) == (0, 1)
+
+
 async def test_a_broken_exporter_touches_no_lock(
     masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
