@@ -195,7 +195,7 @@ def make(tests: Sequence[str]) -> Reach:
     recorder = _Recorder(coverage, scripts)
     coverage.start()
     with _scripts_recorded(recorder):
-        code = pytest.main([*OPTIONS, *tests], plugins=[recorder])
+        code = pytest.main([*OPTIONS, "-x", *tests], plugins=[recorder])
     coverage.stop()
     if code or recorder.failed:
         raise SystemExit(f"the tests fail without a mutant: {recorder.failed}")
