@@ -38,6 +38,7 @@ from .kit import (
     NEVER,
     acquired_at,
     delete,
+    fail,
     hang,
     kill,
     now,
@@ -456,6 +457,23 @@ async def test_a_waiter_asks_once_a_second_if_a_majority_reports_the_end(
     delete(masters)
     freed = now()
     assert await waiter - freed < (0.3 if silent == 3 else 0.01)
+
+
+@pytest.mark.parametrize(
+    ("holders", "split"),
+    [("aabb", True), ("aab", True), ("aabbc", True), ("aaab", False), ("aaa", False), ("a", False)],
+)
+async def test_attempts_are_spread_after_split_votes(
+    redlock: Redlock, masters: list[FakeMaster], holders: str, *, split: bool
+) -> None:
+    """Not after votes that name one holder, nor if too few masters answer to tell."""
+    for master, holder in zip(masters, holders, strict=False):
+        master.set("r", holder)
+    if holders == "a":
+        kill(masters[1:3])
+        fail(masters[3:])
+    await refused(redlock, wait=300, retry=Retry())
+    assert bool(queue(redlock).spread) is split
 
 
 async def test_a_waiter_gets_the_lock_within_a_second_if_no_report_arrives(
