@@ -11,6 +11,7 @@ import pytest
 from redlock_aio import Answer, Lease, LockLostError, LockNotHeldError, LossCause, Redlock
 from redlock_aio._engine.hold.renewal import Renewal
 from redlock_aio._protocol.lease_export import exported as text_of, imported
+from redlock_aio._protocol.scripts import EXTEND
 from redlock_aio._rules.causes import Loss
 from redlock_aio.events import Lost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
@@ -26,6 +27,7 @@ from .kit import (
     kill,
     loop,
     occupy,
+    ran,
     resume,
     slow,
 )
@@ -61,6 +63,19 @@ async def holder_looks_after_a_stall(
 ) -> None:
     loop().stall(2)
     lease.ensure_valid()
+
+
+async def holder_extends_after_a_stall(
+    masters: list[FakeMaster], _redlock: Redlock, lease: Lease
+) -> None:
+    """The lease is lost before the watchdog runs, and nothing is sent: others may have the lock."""
+    before = ran(masters[0], EXTEND)
+    loop().stall(2)
+    try:
+        await lease.extend()
+    finally:
+        assert ran(masters[0], EXTEND) == before
+        assert lease.lost.is_set()
 
 
 async def loop_stalls_at_an_extension(
@@ -167,6 +182,7 @@ CASES: dict[Story, tuple[LossCause, list[Answer]]] = {
     masters_refuse: (LossCause.NOT_EXTENDED, [ERROR] * 3),
     loop_stalls: (LossCause.LOOP_STALLED, []),
     holder_looks_after_a_stall: (LossCause.LOOP_STALLED, []),
+    holder_extends_after_a_stall: (LossCause.LOOP_STALLED, []),
     loop_stalls_at_an_extension: (LossCause.LOOP_STALLED, []),
     refusals_are_read_before_the_timer_runs: (LossCause.LOOP_STALLED, []),
     key_is_deleted_before_a_stall_is_over: (LossCause.KEY_GONE, []),

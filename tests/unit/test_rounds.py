@@ -168,6 +168,16 @@ async def test_only_a_release_that_may_be_needed_is_repeated_on_a_master(
 
 
 @pytest.mark.promise("S3")
+@pytest.mark.parametrize("why", [DOWN, request.OVERRUN])
+async def test_a_release_that_is_not_sent_is_repeated_on_a_master(
+    master_set: MasterSet, links: list[Link], why: NoReply
+) -> None:
+    release = master_set.release_by(Claim(Mutex(b"key"), b"token", 9), b"release", 9)
+    release.not_sent(0, why)
+    assert links[0].owed == [(b"release", 9)]
+
+
+@pytest.mark.promise("S3")
 async def test_a_command_that_one_master_lacks_is_not_used_until_it_is_known_there(
     master_set: MasterSet, links: list[Link]
 ) -> None:

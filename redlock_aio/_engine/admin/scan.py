@@ -62,9 +62,11 @@ class ScannedNames:
         if semaphore is not None and not semaphore.startswith(self._prefix):
             return
         name = self._resource_of(key if semaphore is None else semaphore)
-        if name is not None and semaphore is None:
+        if name is None:
+            return
+        if semaphore is None:
             self.locks[key] = name
-        elif name is not None and semaphore is not None:
+        else:
             self.semaphores[semaphore] = name
 
     @property
