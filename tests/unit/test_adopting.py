@@ -374,6 +374,24 @@ async def test_a_quarantined_master_changes_the_value_and_does_not_count(
             await there.adopt(exported)
 
 
+async def test_a_later_token_on_quarantined_masters_ends_an_adoption_at_once(
+    masters: list[FakeMaster],
+) -> None:
+    """That they may have forgotten locks says nothing against it."""
+    async with Redlock(masters, max_ttl=5_000) as here, Redlock(masters, max_ttl=5_000) as there:
+        lease = await here.lock("r", ttl=5_000, fencing=True).acquire()
+        exported, later = lease.export(), f"{(lease.fencing_token or 0) + 1:016}"
+        for master in masters[:3]:
+            master.restart()
+            master.set(fence("r"), later)
+        await asyncio.sleep(0.5)
+        began = now()
+        with pytest.raises(LockLostError) as caught:
+            await there.adopt(exported)
+        assert caught.value.cause is LossCause.OVERTAKEN
+        assert now() - began < 0.1
+
+
 @pytest.mark.usefixtures("all_freed")
 async def test_masters_without_the_script_receive_it_again(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]

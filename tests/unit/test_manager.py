@@ -499,7 +499,9 @@ async def test_the_last_block_that_ends_closes_the_manager(masters: list[FakeMas
     lease = await redlock.lock("first use").acquire()
     async with redlock:
         async with redlock:
-            pass
+            async with redlock:
+                pass
+            lease.ensure_valid()
         lease.ensure_valid()
         entering = asyncio.create_task(redlock.__aenter__())
         entering.cancel()

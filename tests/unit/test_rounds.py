@@ -96,9 +96,12 @@ async def test_a_master_that_is_down_votes_at_once(
     assert [vote.answer for vote in round.votes()[:2]] == [Answer.UNREACHABLE] * 2
 
 
+@pytest.mark.parametrize("beside", [False, True])
 async def test_a_master_that_does_not_reply_is_counted_as_timed_out(
-    master_set: MasterSet, links: list[Link]
+    master_set: MasterSet, links: list[Link], *, beside: bool
 ) -> None:
+    if beside:  # a request to one master in the same batch
+        master_set.send_to(2, request.Request(b"q"))
     round = ask(master_set, b"a")
     await asyncio.sleep(0.049)
     round.on_reply(1, b"OK")
