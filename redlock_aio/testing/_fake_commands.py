@@ -76,15 +76,24 @@ class Commands(KeyCommands):
         self.replicas = 0
         self.commands: list[list[bytes]] = []
         self._age, self._age_at = AGE, _now()
-        self._pushes = Pushes(self._notice)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pushes = Pushes(self._notice, self._used_by)
         super().__init__(Data(self._pushes, self._time))
         self._keys = self._data.keys
 
     def _time(self) -> float:
-        """Return the time of the running loop; outside of one, of that which has used it last."""
-        loop = running() or self._loop or asyncio.get_running_loop()  # which raises the error
+        """
+        Return the time of the loop that runs, or has used the master last.
+
+        Raises:
+            RuntimeError: There is none.
+        """
+        loop = self._used_by() or asyncio.get_running_loop()  # which raises the error
         return loop.time()
+
+    def _used_by(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop that runs; outside of one, that which has used the master last."""
+        return running() or self._loop
 
     @property
     def uptime(self) -> float:

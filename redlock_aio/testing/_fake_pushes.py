@@ -41,12 +41,19 @@ class Pushes:
         notice: Called with a tracked key that should have ended `NOTICED_AFTER`
             seconds ago.
 
+        loop: Returns the event loop that uses the master, ``None`` if none has used it.
+
     Attributes:
         speaker: The connection whose command is being executed.
     """
 
-    def __init__(self, notice: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        notice: Callable[[bytes], None],
+        loop: Callable[[], asyncio.AbstractEventLoop | None],
+    ) -> None:
         self._notice = notice
+        self._loop = loop
         # Dicts, because the order of a set changes from run to run.
         self._tracking: dict[PushReceiver, None] = {}
         self._remembered: dict[bytes, dict[PushReceiver, None]] = {}
@@ -76,8 +83,9 @@ class Pushes:
         """Schedule the notice that *key* has ended at *until*, if any connection tracks it."""
         self._unwatch(key)
         if key in self._remembered and until != float("inf"):
-            loop = asyncio.get_running_loop()
-            self._timers[key] = loop.call_at(until + NOTICED_AFTER, self._notice, key)
+            loop = self._loop()
+            if loop is not None and not loop.is_closed():  # else nobody hears the notice
+                self._timers[key] = loop.call_at(until + NOTICED_AFTER, self._notice, key)
 
     def _unwatch(self, key: bytes) -> None:
         if timer := self._timers.pop(key, None):

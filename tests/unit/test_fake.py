@@ -410,3 +410,25 @@ def test_a_second_loop_goes_on_where_a_closed_one_has_ended(later: int) -> None:
     assert master.keys == {"k": "v"}  # in no loop
     master.kill()
     assert master.keys == {}
+
+
+def test_faults_and_changes_between_two_runs_of_a_loop_are_noticed_in_the_next() -> None:
+    """As in a state machine of Hypothesis, which has a loop for all its steps."""
+    master, connection = FakeMaster(latency=LATENCY), Connection()
+
+    async def look() -> None:
+        (await connection.dial(master)).write(TRACKING)
+        master.set("k", "v", ttl=5_000)
+        await connection.look()
+        await asyncio.sleep(1)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(look())
+        master.hang()
+        master.resume()
+        assert connection.pushes == []
+        runner.run(asyncio.sleep(6))
+        assert connection.pushes == [INVALIDATION]
+        runner.run(look())
+    master.resume()  # nobody is left to hear of the key
+    assert master.keys == {"k": "v"}
