@@ -1,29 +1,80 @@
 """Virtual time, and cancellation at every suspension."""
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import selectors
+import signal
+import threading
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """A selector that never blocks: it advances the loop's clock instead."""
+    """
+    A selector that never blocks: it advances the loop's clock instead.
+
+    Attributes:
+        jumped: By how many seconds it has advanced the clock.
+
+        jumps: Whether it does so; else it waits in real time for what is ready.
+
+        alarm: The error that the handler of an alarm has raised, until the loop ends.
+    """
 
     jumped = 0.0
+    jumps = True
+    alarm: BaseException | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
+        if self.alarm is not None:
+            raise self.alarm
+        if not self.jumps:
+            return super().select(timeout)
         if timeout is None:
             raise RuntimeError("deadlock: nothing is ready and no timer is set")
         self.jumped += timeout
         return []
+
+    @contextlib.contextmanager
+    def ended_by_alarms(self) -> Iterator[None]:
+        """
+        Let an error of the handler of SIGALRM end the loop that runs in the body.
+
+        pytest-timeout raises one in whatever line runs. In a real loop that is most often its
+        wait. A loop in virtual time never waits, so it is a callback or a task: these keep the
+        error, and a test that never ends would run on. So it is raised at the next jump again.
+        """
+        number = getattr(signal, "SIGALRM", None)
+        if number is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handler = signal.getsignal(number)
+        if not callable(handler):
+            yield
+            return
+
+        def on_alarm(number: int, frame: types.FrameType | None) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                self.alarm = error
+                raise
+
+        signal.signal(number, on_alarm)
+        try:
+            yield
+        finally:
+            self.alarm = None
+            if signal.getsignal(number) is on_alarm:
+                signal.signal(number, handler)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -39,6 +90,25 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._selector_with_clock = _JumpingSelector()
         self._suspended = 0.0
         super().__init__(self._selector_with_clock)
+
+    def run_forever(self) -> None:
+        """Run until `stop`, or until the handler of an alarm raises an error."""
+        with self._selector_with_clock.ended_by_alarms():
+            super().run_forever()
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """
+        Wait in real time for the threads of the loop to end.
+
+        Cancellation:
+            They end later.
+        """
+        # A jump would be a deadlock, or exceed the timeout that it has since Python 3.12.
+        self._selector_with_clock.jumps = False
+        try:
+            await super().shutdown_default_executor(*args, **kwargs)
+        finally:
+            self._selector_with_clock.jumps = True
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""

@@ -1,0 +1,109 @@
+"""The loop in virtual time, where something of real time comes in: an alarm, a thread."""
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from types import FrameType
+
+import pytest
+
+from redlock_aio.testing import VirtualTimeLoop
+
+
+class Overtime(BaseException):
+    """What the handler of an alarm raises, as that of pytest-timeout."""
+
+
+def on_alarm(_number: int, _frame: FrameType | None) -> None:
+    raise Overtime
+
+
+@pytest.fixture
+def alarm() -> Iterator[int]:
+    number = getattr(signal, "SIGALRM", None)
+    if number is None:
+        pytest.skip(f"there are no alarms on {sys.platform}")
+    before = signal.signal(number, on_alarm)
+    yield number
+    signal.signal(number, before)
+
+
+async def raised_in_a_callback(alarm: int) -> None:
+    asyncio.get_running_loop().call_later(1, signal.raise_signal, alarm)
+    await asyncio.sleep(10)
+
+
+async def raised_in_a_task(alarm: int) -> None:
+    async def other() -> None:
+        await asyncio.sleep(1)
+        signal.raise_signal(alarm)
+
+    task = asyncio.create_task(other())
+    await asyncio.sleep(10)
+    task.exception()
+
+
+@pytest.mark.parametrize("work", [raised_in_a_callback, raised_in_a_task])
+def test_an_error_of_an_alarm_ends_a_loop_wherever_it_is_raised(
+    work: Callable[[int], Coroutine[object, object, None]], alarm: int
+) -> None:
+    """Else a test that waits for ever would not be ended by pytest-timeout."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with pytest.raises(Overtime):
+            runner.run(work(alarm))
+        assert 1 <= runner.get_loop().time() < 10
+        assert signal.getsignal(alarm) is on_alarm
+        runner.run(asyncio.sleep(10))  # as a fixture that is closed then
+
+
+def test_an_error_of_an_alarm_that_the_test_itself_gets_is_raised_once(alarm: int) -> None:
+    async def get_it() -> None:
+        with pytest.raises(Overtime):
+            signal.raise_signal(alarm)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(get_it())
+        runner.run(asyncio.sleep(10))
+
+
+def test_a_handler_that_is_set_in_the_loop_stays(alarm: int) -> None:
+    async def set_it() -> None:
+        signal.signal(alarm, signal.SIG_IGN)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(set_it())
+        assert signal.getsignal(alarm) is signal.SIG_IGN
+
+
+def test_a_loop_waits_for_its_threads_to_end() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.1)
+        ended.set()
+
+    async def start() -> None:
+        asyncio.get_running_loop().run_in_executor(None, work)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(start())
+    assert ended.is_set()
+
+
+def test_a_loop_in_another_thread_leaves_the_alarm_alone(alarm: int) -> None:
+    async def look() -> None:
+        assert signal.getsignal(alarm) is on_alarm
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(look())
+            done.append(True)
+
+    done: list[bool] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert done
