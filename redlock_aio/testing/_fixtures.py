@@ -80,7 +80,7 @@ def servers(config: pytest.Config) -> Iterator[dict[EmbeddedMaster, object]]:
     """
     try:
         number = int(config.getini("redlock_masters"))
-    except (ValueError, pytest.UsageError) as error:
+    except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"redlock_masters must be a positive number: {error}") from None
     if number < 1:
         raise pytest.UsageError(f"redlock_masters must be a positive number: {number}")

@@ -183,6 +183,37 @@ def test_the_number_of_masters_is_a_number_in_a_toml_file(
     run(tests, *STRICT).assert_outcomes(passed=1)
 
 
+@pytest.mark.full
+def test_a_text_in_a_toml_file_is_no_number(run: Run, pytester: pytest.Pytester) -> None:
+    """pytest has no type of an option that takes both in its native TOML."""
+    pytester.path.joinpath("tox.ini").unlink()
+    pytester.makepyprojecttoml("[tool.pytest]\nredlock_masters = '3'\n")
+    done = run("def test_it(redlock_masters): ...", *STRICT)
+    done.assert_outcomes(errors=1)
+    why = "UsageError: redlock_masters must be a positive number: *expects an int, got str: '3'"
+    done.stdout.fnmatch_lines(f"*{why}*")
+
+
+HANGS = """
+@pytest.mark.asyncio
+async def test_that_waits_for_ever(redlock, virtual_time, fake_masters):
+    async with Redlock(fake_masters) as other, other.lock("r"), redlock.lock("r"):
+        pass
+
+@pytest.mark.asyncio
+async def test_after_it(redlock, virtual_time):
+    async with redlock.lock("r", wait=0):
+        pass
+"""
+
+
+@pytest.mark.full
+def test_pytest_timeout_ends_a_test_in_virtual_time_that_waits_for_ever(run: Run) -> None:
+    done = run(HANGS, *STRICT, "--timeout=2")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines("*Timeout (>2.0s) from pytest-timeout*")
+
+
 PLUGIN_BY_MODULE = """
 @pytest.mark.asyncio
 async def test_it(redlock, virtual_time):
