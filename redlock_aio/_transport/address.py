@@ -12,11 +12,13 @@ no credential.
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,17 +85,17 @@ _NOT_TAKEN = frozenset({
 })  # fmt: skip
 
 
-_KEEPALIVE = {
-    getattr(socket, name): value
-    for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
-    if hasattr(socket, name)
-}
-"""
-When the system sends a probe: after 30 s without data, and up to 3 of them, 5 s apart.
+def keepalive_options() -> dict[int, int]:
+    """
+    Return when the system sends a probe: after 30 s without data, up to 3 of them, 5 s apart.
 
-Networks forget a silent connection, often after 4 minutes, and say nothing. Without probes the
-next lock would be asked of masters that none of its requests reaches.
-"""
+    Networks forget a silent connection, often after 4 minutes, and say nothing. Without probes the
+    next lock would be asked of masters that none of its requests reaches.
+    """
+    # macOS has another name for the first one; elsewhere that may be in other units.
+    idle = "TCP_KEEPALIVE" if sys.platform == "darwin" else "TCP_KEEPIDLE"
+    options = {idle: 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, k): value for k, value in options.items() if hasattr(socket, k)}
 
 
 _CERTIFICATE_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -294,7 +296,8 @@ class _Settings:
         if issubclass(pool.connection_class, Connection) and taken.get("socket_keepalive") is None:
             # By default, as newer versions of redis-py do.
             taken["socket_keepalive"] = True
-            taken["socket_keepalive_options"] = taken.get("socket_keepalive_options") or _KEEPALIVE
+            options = taken.get("socket_keepalive_options") or keepalive_options()
+            taken["socket_keepalive_options"] = options
         self._source = source
         self._by = by
         self._class = _handing_over(looking_up(pool.connection_class))
@@ -813,10 +816,16 @@ def _without_address(text: str) -> str:
     if calls := _CALL_FAILED.findall(text):
         reasons: dict[str, list[str]] = {}
         for number, host, port in calls:
-            reasons.setdefault(os.strerror(int(number)), []).append(place(host, port))
+            reasons.setdefault(_described(int(number)), []).append(place(host, port))
         return "; ".join(f"{why} at {', '.join(where)}" for why, where in reasons.items())
     found = _CONNECTING.fullmatch(text)
     return found[1] if found else text
+
+
+def _described(number: int) -> str:
+    """Return the text of an error number, or its name: Windows has none for those of sockets."""
+    text = os.strerror(number)
+    return errno.errorcode.get(number, text) if text.startswith("Unknown error") else text
 
 
 def _cause_of(error: Exception, text: str) -> NoVoteCause:

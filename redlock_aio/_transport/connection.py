@@ -486,7 +486,8 @@ class Connection(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             if raw is not None and raw.fileno() >= 0:
-                with socket.socket(fileno=os.dup(raw.fileno())) as copy:
+                # Not by `os.dup`: on Windows the number of a socket is no file descriptor.
+                with socket.fromfd(raw.fileno(), raw.family, raw.type) as copy:
                     copy.shutdown(socket.SHUT_RDWR)
 
     def connection_lost(self, exc: Exception | None) -> None:

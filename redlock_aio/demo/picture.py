@@ -46,7 +46,9 @@ class LiveScreen:
     def fits(console: Console) -> bool:
         """Return whether the terminal can show it."""
         width, height = console.size
-        return not console.is_dumb_terminal and width >= NARROWEST and height >= LOWEST
+        # What rich cuts off ends with a character that other encodings than UTF-8 may not have.
+        shows_all = not (console.is_dumb_terminal or console.options.ascii_only)
+        return shows_all and width >= NARROWEST and height >= LOWEST
 
     def __enter__(self) -> Self:
         try:

@@ -37,7 +37,7 @@ LOOK = 0.05
 DIGITS = 20
 """The digits of a counter: always the same number, so that one system call writes it."""
 
-STOPS = (signal.SIGTERM, signal.SIGHUP)
+STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """The signals that stop the demonstration, besides an interrupt from the keyboard."""
 
 AWAY, QUARANTINED, VOTES = range(3)

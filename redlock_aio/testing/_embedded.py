@@ -37,6 +37,15 @@ _claims = dict[int, int]()
 """The sockets that claim these ports; only their numbers, which nothing closes at the end."""
 
 
+def check_system() -> None:
+    """Raise `OSError` on Windows, which lacks the signals that embedded masters need."""
+    if os.name != "posix":
+        raise OSError(
+            "servers can be started on Linux and macOS only: use FakeMaster, or run this in WSL or"
+            " in a container"
+        )
+
+
 def server_binary() -> str:
     """
     Return the path of a server to run.
@@ -85,6 +94,8 @@ class EmbeddedMaster:
     Raises:
         FileNotFoundError: There is no server to run.
 
+        OSError: The system is Windows.
+
         ValueError: It is to have a *port* and a Unix socket.
     """
 
@@ -98,6 +109,7 @@ class EmbeddedMaster:
     ) -> None:
         if unix and port is not None:
             raise ValueError(f"a master on a Unix socket has no port, not port={port}")
+        check_system()
         self._binary = binary or server_binary()
         self._options = list(options)
         self._folder = tempfile.mkdtemp(prefix="redlock_aio-")

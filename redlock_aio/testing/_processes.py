@@ -97,4 +97,5 @@ def _forget() -> None:
     _lock, _requests = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-from redlock_aio.testing._embedded import EmbeddedMaster
+from redlock_aio.testing._embedded import EmbeddedMaster, check_system
 
 MOST = 25
 """The most masters: each is a process of about 10 MB."""
@@ -74,7 +74,7 @@ def serve(
     Raises:
         ValueError: There can't be so many masters, or not at these ports or times.
 
-        OSError: There is no server to run, or a port is taken.
+        OSError: There is no server to run, a port is taken, or the system is Windows.
 
         RuntimeError: A server did not start.
     """
@@ -85,6 +85,7 @@ def serve(
         raise ValueError(f"port must be from 1 to {last}, for {number} masters, not {port}")
     if restart is not None and not 0 <= restart <= LONGEST_RESTART:
         raise ValueError(f"restart must be from 0 to {LONGEST_RESTART:g} seconds, not {restart:g}")
+    check_system()  # before signals wake a `select`, which Windows has for sockets only
     # A signal sets a flag and no more. An exception in any line could leave a folder behind.
     with _signals() as (came, wake), contextlib.ExitStack() as stack:
         masters: list[EmbeddedMaster] = []

@@ -404,6 +404,18 @@ def test_without_rich_it_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert demo._picture() is None
 
 
+@pytest.mark.parametrize(("encoding", "is_picture"), [("utf-8", True), ("latin-1", False)])
+def test_a_terminal_without_the_characters_of_the_picture_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, is_picture: bool
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    assert (demo._picture() is not None) is is_picture
+
+
 def test_the_picture_in_the_readme(root: Path, readme: str) -> None:
     path = root / "docs" / "assets" / "demo.svg"
     assert f"]({path.relative_to(root)})" in readme

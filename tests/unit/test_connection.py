@@ -1,10 +1,12 @@
 """One connection, the order of its replies and its end, against a transport in memory."""
 
 import asyncio
+import errno
 import functools
 import gc
 import itertools
 import os
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -36,6 +38,10 @@ class Transport(asyncio.Transport):
         self.writes: list[bytes] = []
         self.ended = ""
         self.buffered = 0
+        self.socket: socket.socket | None = None
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.socket if name == "socket" else default
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
@@ -443,6 +449,22 @@ async def test_a_connection_that_has_ended_can_be_abandoned(
     connection.condemn(NoVoteCause.SILENT, "silent")
     connection.abandon()
     assert (transport.ended, lost) == ("aborted", ["silent"])
+
+
+async def test_an_abandoned_connection_ends_where_sockets_are_no_file_descriptors(
+    connection: Connection, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows; the transport can't close its socket any more when its loop is closed."""
+
+    def dup(_file: int, /) -> int:
+        raise OSError(errno.EBADF, "bad file descriptor")
+
+    transport.socket, master = socket.socketpair()
+    with transport.socket, master:
+        monkeypatch.setattr(os, "dup", dup)
+        connection.abandon()
+        master.setblocking(False)
+        assert master.recv(1) == b""
 
 
 @pytest.mark.promise("S1")

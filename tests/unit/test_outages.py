@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import pickle
 import re
 import sys
@@ -382,6 +384,17 @@ BOTH_REFUSED = (
 @pytest.mark.skipif(sys.platform != "linux", reason="the numbers of Linux")
 def test_an_address_is_told_once(text: str, shown: str) -> None:
     assert why(ConnectionError(text), (), 1.0).text == shown
+
+
+def test_an_error_number_without_a_text_is_told_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on Windows, whose texts are for the numbers of its C library."""
+    monkeypatch.setattr(os, "strerror", lambda _number: "Unknown error")
+    monkeypatch.setitem(errno.errorcode, 10061, "ECONNREFUSED")
+    for number, shown in ((10061, "ECONNREFUSED"), (10999, "Unknown error")):
+        text = f"Error {number} connecting to a:1. Connect call failed ('10.0.0.1', 1)."
+        assert why(ConnectionError(text), (), 1.0).text == f"{shown} at 10.0.0.1:1"
 
 
 @pytest.mark.parametrize(
