@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import IO, cast
 
 from redlock_aio.cli import guardian_process
@@ -49,6 +50,11 @@ class Guardian:
     """
 
     def __init__(self, grace: int, group: int | None = None) -> None:
+        program = Path(guardian_process.__file__)
+        if not program.is_file():
+            # In a zip file Python would not find it. In a program of PyInstaller, which is its own
+            # `sys.executable`, each guardian would end at once.
+            raise FileNotFoundError("its program is packed into a single file")
         # A session of its own: signals for the group of `redlock`, also those of a terminal,
         # do not reach it. No other file stays open in it.
         self._process = subprocess.Popen(  # noqa: S603 - the program beside this module
@@ -56,7 +62,7 @@ class Guardian:
                 sys.executable or "python3",
                 "-I",
                 "-S",
-                guardian_process.__file__,
+                str(program),
                 "redlock-guardian",
                 str(grace),
             ],

@@ -50,8 +50,10 @@ def start(command: Sequence[str], **options: Any) -> Process:
         OSError: The program is missing.
     """
     program = shutil.which(command[0])
-    # Without a program, `Popen` raises the error that says so.
-    if sys.platform != "linux" or not sys.executable or program is None:
+    # A frozen program, such as one of PyInstaller, is no interpreter. Without a program, `Popen`
+    # raises the error that says so.
+    is_python = sys.executable and not getattr(sys, "frozen", False)
+    if sys.platform != "linux" or not is_python or program is None:
         return subprocess.Popen(command, **options)  # noqa: S603 - the caller names it
     launcher = [sys.executable, "-ISc", LAUNCHER, str(os.getpid())]
     whole = [*launcher, str(Path(program).absolute()), *command]

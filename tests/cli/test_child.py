@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, LockLostError, LockNotHeldError, LossCause, Vote
-from redlock_aio.cli import child as module, supervision
+from redlock_aio.cli import child as module, guardian_process, supervision
 from redlock_aio.cli.child import Child, start
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import Common, Frame
@@ -210,6 +210,20 @@ def test_a_guardian_that_was_killed_does_not_end_the_command(tmp_path: Path) -> 
     assert process.wait(60) == -signal.SIGPIPE  # which has its default action in the command
     assert (tmp_path / "began").exists()
     guardian.dismiss()
+
+
+def test_a_program_in_a_single_file_says_that_it_has_no_guardian(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """
+    One of PyInstaller, which is no interpreter, takes its time to refuse the guardian's arguments.
+
+    Each guardian would seem to have been killed, and to be replaced by another one.
+    """
+    packed = Path(guardian_process.__file__).parent / "redlock.zip" / "guardian_process.py"
+    monkeypatch.setattr(guardian_process, "__file__", str(packed))
+    assert supervised(LostLease(), "/bin/true") == Exit.LOST
+    assert "no guardian (its program is packed into a single file): a SIG" in capfd.readouterr().err
 
 
 def test_messages_that_nobody_reads_are_kept_and_not_awaited(

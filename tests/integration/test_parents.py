@@ -193,3 +193,12 @@ def test_a_process_gets_the_usual_actions_of_signals_and_its_own_name() -> None:
 def test_a_program_that_is_missing_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-server"):
         _processes.start(["no-such-server"])
+
+
+def test_a_program_that_is_no_interpreter_starts_processes_without_a_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program of PyInstaller would start itself instead, perhaps again and again."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert _processes.start(["true"]).wait() == 0
