@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,17 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     clock of that loop.
     """
     own: Callable[[], float] | None = getattr(loop, "boottime", None)
-    if own is not None:
-        return own
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return _of_the_machine() if own is None else own
+
+
+def _of_the_machine() -> Callable[[], float]:
+    if sys.platform == "win32":
+        # It counts a suspension, as `time.monotonic` does. But that stands still for up to 16 ms
+        # before Python 3.13: a holder would believe in a short lease when its key has expired.
+        return time.perf_counter
+    # `time.monotonic` of macOS does not count a suspension, and this clock of macOS does.
+    name = "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
+    clock = getattr(time, name, None)
     return time.monotonic if clock is None else functools.partial(time.clock_gettime, clock)
 
 

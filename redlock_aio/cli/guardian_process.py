@@ -32,7 +32,9 @@ TERMINATED, KILLED = b"terminated\n", b"killed\n"
 
 def clock() -> float:
     """Return the seconds of a clock that also counts suspensions, where the system has one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    # As the clock of leases, which this program can't import.
+    name = "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
+    return time.clock_gettime(getattr(time, name, time.CLOCK_MONOTONIC))
 
 
 class GroupWatch:

@@ -1,6 +1,7 @@
 """Rounds: the time and order of requests, and the replies for which a round waits."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.request import TIMED_OUT, NoReply, Sender
 from redlock_aio._rules.quorum import LOST, OPEN, WON
 from redlock_aio._rules.timing import RoundTrips
+from redlock_aio.cli.guardian_process import clock as guardian_clock
 from redlock_aio.testing import VirtualTimeLoop
 
 CLAIM = Claim(Mutex(b"key"), b"token", 9)
@@ -221,6 +223,33 @@ def test_leases_live_by_the_clock_of_the_machine_otherwise() -> None:
     clock = clock_of(object())  # type: ignore[arg-type]
     first = clock()
     assert clock() >= first
+
+
+@pytest.mark.parametrize(
+    ("system", "clock"),
+    [
+        ("linux", "CLOCK_BOOTTIME"),
+        ("freebsd13", "CLOCK_BOOTTIME"),
+        ("darwin", "CLOCK_MONOTONIC_RAW"),
+    ],
+)
+def test_the_clock_of_leases_and_of_guardians_counts_a_suspension(
+    monkeypatch: pytest.MonkeyPatch, system: str, clock: str
+) -> None:
+    """On macOS `time.monotonic` does not count it, and there is no CLOCK_BOOTTIME."""
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr(time, "clock_gettime", lambda number: number)
+    assert clock_of(object())() == guardian_clock() == getattr(time, clock)  # type: ignore[arg-type]
+    monkeypatch.delattr(time, clock)
+    assert clock_of(object()) is time.monotonic  # type: ignore[arg-type]
+
+
+def test_the_clock_of_leases_does_not_stand_still_on_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`time.monotonic` does before Python 3.13, for longer than the drift of a second."""
+    monkeypatch.setattr("sys.platform", "win32")
+    assert clock_of(object()) is time.perf_counter  # type: ignore[arg-type]
 
 
 async def test_a_malformed_reply_is_a_vote(master_set: MasterSet) -> None:
