@@ -13,6 +13,7 @@ thousand times a second, in vain. They ask in turn until one of them is accepted
 """
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
@@ -28,7 +29,7 @@ TURN = 0.01
 """Seconds between the turns of two tasks that masters have refused."""
 
 LONGEST_TURN = 10.0
-"""The most seconds to a turn: more tasks than come to it in this time ask more often."""
+"""The most seconds to a turn: of so many tasks that it would be longer, several ask at a time."""
 
 _ANSWERS = frozenset({Answer.GRANTED, Answer.HELD, Answer.FREE})
 _AWAY = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
@@ -42,18 +43,18 @@ class Outages:
     The outages that acquisitions of one manager have observed.
 
     Attributes:
-        line: The tasks that wait for their turn.
+        line: The tasks that wait for their turn, in the order in which they came.
 
         refused: Whether most masters answered the last failed attempt, with errors.
     """
 
-    __slots__ = ("_clock", "_last_at", "_logged", "_since", "_turn_at", "line", "refused")
+    __slots__ = ("_clock", "_last_at", "_logged", "_since", "_timer", "line", "refused")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged: dict[tuple[str, ...], float] = {}  # when each reason was logged
         self._last_at = -math.inf
-        self._turn_at = -math.inf  # when the last one in the line is to ask
+        self._timer: asyncio.TimerHandle | None = None  # of the next turn; runs while any wait
         self.line: dict[asyncio.Future[None], None] = {}
         self.refused: bool = False
         self._since: float | None = None  # the begin of an outage whose end is not logged yet
@@ -93,21 +94,34 @@ class Outages:
 
     async def take_turn(self, at_most: float) -> None:
         """Wait until the caller may ask again, for at most so many seconds."""
-        loop, now = asyncio.get_running_loop(), self._clock()
-        self._turn_at = min(max(self._turn_at, now) + TURN, now + LONGEST_TURN)
+        loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self.line[place] = None
-        timer = loop.call_later(min(self._turn_at - now, at_most), _end, place)
+        if self._timer is None:
+            self._timer = loop.call_later(TURN, self._give_turns)
+        ends = loop.call_later(at_most, _end, place) if at_most < math.inf else None
         try:
             await place
         finally:
-            timer.cancel()
             self.line.pop(place, None)
+            if ends is not None:
+                ends.cancel()
 
     def end_turns(self) -> None:
         """Let all ask again now: the masters have accepted one, or the session has closed."""
-        self._turn_at = -math.inf
-        for place in self.line:
+        self._let_ask(len(self.line))
+
+    def _give_turns(self) -> None:
+        # Of those that wait now. With an instant for each when it comes, one would wait for the
+        # turns of those that have given up, and be the last to hear that the masters accept again.
+        self._let_ask(math.ceil(len(self.line) * TURN / LONGEST_TURN))
+        self._timer = None
+        if self.line:
+            self._timer = asyncio.get_running_loop().call_later(TURN, self._give_turns)
+
+    def _let_ask(self, many: int) -> None:
+        for place in list(itertools.islice(self.line, many)):
+            del self.line[place]
             _end(place)
 
 

@@ -411,6 +411,27 @@ async def test_a_wait_for_a_turn_ends_in_time(redlock: Redlock, masters: Masters
     assert not session(redlock).masters.outages.line
 
 
+async def test_no_turn_of_a_task_that_has_given_up_is_waited_for(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """Before, the last of a thousand asked 10 s later, also if all others were gone."""
+    await redlock.check()
+    fail(masters[:3])
+    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(1_000)]
+    line = session(redlock).masters.outages.line
+    await until(lambda: len(line) > 800)
+    for task in waiting[:-1]:
+        task.cancel()
+    await asyncio.wait(waiting[:-1])
+    waiting[:-1] = [asyncio.create_task(redlock.lock("new").acquire())]
+    await asyncio.sleep(0.3)
+    fail(masters[:3], "")
+    back = now()
+    leases = await asyncio.gather(*waiting)
+    assert now() - back < 0.3
+    await release(leases)
+
+
 async def test_a_master_that_restarts_again_and_again_lets_nobody_ask(masters: Masters) -> None:
     """It has no vote. But each of its connections tells those who wait that a key may be gone."""
     async with guarded(masters) as redlock:
