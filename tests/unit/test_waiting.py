@@ -488,6 +488,21 @@ async def test_a_waiter_gets_the_lock_within_a_second_if_no_report_arrives(
     assert await waiter - freed < 1.01
 
 
+async def test_a_waiter_is_not_late_after_a_refused_release_of_its_own_process(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """It is repeated each 0.2 s, and no master reports its end to the process that repeats it."""
+    lease = await redlock.lock("r", ttl=30_000).acquire()
+    waiter = asyncio.create_task(acquired_at(redlock, retry=Retry(min_delay=20, max_delay=20)))
+    await asyncio.sleep(1)
+    fail(masters, "NOREPLICAS Not enough good replicas to write")
+    await lease.release()
+    await asyncio.sleep(1.02)
+    fail(masters, "")
+    back = now()
+    assert await waiter - back < 0.25
+
+
 async def test_a_waiter_that_asks_once_a_second_makes_its_last_attempt_in_time(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

@@ -17,7 +17,7 @@ from redlock_aio._engine.masters import MasterSet, Policy, Round
 from redlock_aio._engine.wait.local_queue import LocalQueue, LocalQueues
 from redlock_aio._protocol import replies
 from redlock_aio._protocol.request import QuarantineRule
-from redlock_aio._rules import retry
+from redlock_aio._rules import lock_value, retry
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.quorum import (
     NOT_YET,
@@ -129,9 +129,14 @@ class Watch(Round):
     @property
     def is_reported(self) -> bool:
         """Whether the masters report the end of the lock, so that it needs no attempt to see it."""
-        if self.absent:
+        masters, holder = self.masters, self.view.holder
+        if self.absent or holder is None:
             return False
-        links, there = self.masters.links, self.view.held_by_holder
+        if lock_value.process(holder) == masters.stamp[1:]:
+            # Most likely a release that was refused, and is being repeated: masters report no
+            # change to the connection that made it (NOLOOP).
+            return False
+        links, there = masters.links, self.view.held_by_holder
         return sum(links[master].reports for master in there) >= majority(len(links))
 
     def on_reply(self, master: int, reply: object, /) -> None:
