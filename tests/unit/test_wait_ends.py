@@ -69,7 +69,7 @@ async def test_tasks_that_give_up_together_all_learn_who_holds_the_lock() -> Non
 async def test_tasks_that_wait_for_their_turn_ask_nobody(own: bool) -> None:
     """Thousands that end together would take seconds for it, and then blame the masters."""
     masters = [BusyMaster() for _ in range(5)]
-    async with Redlock(masters) as redlock, Redlock(masters) as other:
+    async with Redlock(masters) as redlock, Redlock(masters, name="other") as other:
         holder = redlock if own else other
         lease = await holder.lock("r", ttl=60_000).acquire()
         first = asyncio.create_task(redlock.lock("r").acquire())
