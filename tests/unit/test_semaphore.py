@@ -281,6 +281,31 @@ async def test_a_waiter_of_a_smaller_program_keeps_its_place(
 
 
 @pytest.mark.promise("S8")
+@pytest.mark.parametrize("release_at", [0.018, 0.02, 0.022, 0.024, 0.026, 0.028, 0.03])
+async def test_a_release_while_a_process_subscribes_is_heard_by_all_its_waiters(
+    masters: Masters, redlock: Redlock, other: Redlock, release_at: float
+) -> None:
+    """
+    A master that calls a waiter in vain forgets that it waits.
+
+    Before, only the waiter that began to subscribe asked once more. One of another semaphore was
+    passed by newcomers until its heartbeat, a second later.
+    """
+    slow(masters, 0.01)
+    held = [await other.semaphore(name, permits=2).acquire() for name in "qqrr"]
+    waiting = [asyncio.create_task(redlock.semaphore(n, permits=2).acquire()) for n in "qr"]
+    await asyncio.sleep(release_at)
+    await held.pop().release()
+    released = now()
+    leases = [await waiting[1]]
+    assert now() - released < 0.03
+    await held.pop(0).release()
+    leases.append(await waiting[0])
+    for lease in (*held, *leases):
+        await lease.release()
+
+
+@pytest.mark.promise("S8")
 async def test_a_client_that_reaches_a_minority_leaves_the_queues(
     other: Redlock, masters: Masters
 ) -> None:

@@ -65,7 +65,8 @@ class FairQueue:
         self.waiters: dict[bytes, Waiter] = {}
         """The tasks that wait, by their names in the queues; each enters itself."""
         self._members = 0
-        self._listening = False
+        self.listening: bool = False
+        """Whether all masters were asked for wake-ups."""
         self._idle: asyncio.TimerHandle | None = None
         self._refused: set[int] = set()
         self._again: asyncio.TimerHandle | None = None
@@ -87,22 +88,20 @@ class FairQueue:
     def leave(self, member: bytes) -> None:
         """Remove a waiter; `IDLE` seconds after the last one, unsubscribe from wake-ups."""
         del self.waiters[member]
-        if self._listening and not self.waiters and self._idle is None:
+        if self.listening and not self.waiters and self._idle is None:
             self._idle = self.masters.loop.call_later(IDLE, self._listen_no_more)
 
     # Wake-ups.
 
-    def listen(self) -> bool:
-        """Subscribe to wake-ups on all masters; return False if that was done before."""
+    def listen(self) -> None:
+        """Subscribe to wake-ups on all masters, unless that was done before."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if self._listening:
-            return False
-        self._listening = True
-        for master in range(len(self.masters.links)):
-            self._subscribe(master, begins=True)
-        return True
+        if not self.listening:
+            self.listening = True
+            for master in range(len(self.masters.links)):
+                self._subscribe(master, begins=True)
 
     def _subscribe(self, master: int, *, begins: bool) -> None:
         # A master that refuses the subscription wakes no waiter; heartbeats ask it instead.
@@ -120,7 +119,7 @@ class FairQueue:
     def _subscribed(self, master: int, reply: object) -> None:
         # Else a permission that was granted too late would count from the next connection on, or
         # from the next time that nobody waits, which a busy program may never have.
-        if self._listening and isinstance(reply, Exception):
+        if self.listening and isinstance(reply, Exception):
             self._refused.add(master)
             if self._again is None:
                 self._again = self.masters.loop.call_later(AGAIN, self._subscribe_again)
@@ -128,14 +127,14 @@ class FairQueue:
     def _subscribe_again(self) -> None:
         self._again = None
         refused, self._refused = self._refused, set()
-        if self._listening:
+        if self.listening:
             for master in refused:
                 self._subscribe(master, begins=True)
 
     def _listen_no_more(self) -> None:
         self._idle = None
         if not self.waiters:
-            self._listening = False
+            self.listening = False
             for master in range(len(self.masters.links)):
                 self._subscribe(master, begins=False)
 
@@ -143,7 +142,7 @@ class FairQueue:
         """Notify the waiter that a *push* names, or all when *master* went down or came back."""
         back, gone = push == replies.EVERYTHING_CHANGED, push == replies.GONE
         if back or gone:
-            if back and self._listening:
+            if back and self.listening:
                 self._subscribe(master, begins=True)
             for waiter in list(self.waiters.values()):
                 waiter.forgotten(master)
@@ -169,7 +168,7 @@ class FairQueue:
 
     def close(self) -> None:
         """Wake all waiting tasks, which then find the session closed."""
-        self._listening = False
+        self.listening = False
         for timer in (self._idle, self._again):
             if timer is not None:
                 timer.cancel()

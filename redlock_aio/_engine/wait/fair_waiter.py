@@ -169,8 +169,8 @@ class FairWaiter(Round):
 
     __slots__ = (
         "_alarm", "_awaited", "_beats", "_first_claim", "_never_asked", "_over", "_proposed",
-        "_task", "_view", "claim", "key", "lock", "member", "offers", "patient", "place",
-        "queues", "ticket",
+        "_task", "_unheard", "_view", "claim", "key", "lock", "member", "offers", "patient",
+        "place", "queues", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -210,6 +210,8 @@ class FairWaiter(Round):
         self._awaited = [Awaited(due, link.received) for link in links]
         self._view = Blockers(len(links))
         self._beats = 1
+        self._unheard = 0 if queues.listening else (1 << len(links)) - 1
+        """A bit for each master that was asked before it got the subscription to wake-ups."""
         self._alarm: Alarm | None = None
         """Its timer; ``None`` until the waiter has to hear of releases. See `_begin_to_wait`."""
         self._over = False
@@ -326,8 +328,23 @@ class FairWaiter(Round):
                 self._ask(master)
         self._arm()
 
+    def _ask_unheard(self) -> None:
+        """
+        Ask the masters that may have called this waiter before they executed the subscription.
+
+        No other push comes then, and the waiter would wait until its next heartbeat. A semaphore
+        forgets whom it has called in vain: newcomers would pass the waiter until then.
+        """
+        for master, awaited in enumerate(self._awaited):
+            # One that has not replied yet is asked when it does: it may stand still.
+            waits = self.ticket.standings[master] in (NEXT, BEHIND) and not awaited.requests
+            if waits and self._unheard >> master & 1:
+                self._ask(master)
+
     def _ask(self, master: int) -> None:
         self._begin_to_wait()
+        if self.queues.listening:
+            self._unheard &= ~(1 << master)
         masters, now = self.masters, self.masters.clock()
         number = self.ticket.ask(master, now)
         offset = masters.clocks.offset(master)
@@ -457,6 +474,8 @@ class FairWaiter(Round):
         else:
             self._apply(master, number, sent, reply)
         self._reevaluate()
+        if self._unheard and self.queues.listening and not self._over:
+            self._ask_unheard()
         self._arm()
 
     def _answer_late(self, number: int, master: int, reply: object) -> None:
@@ -600,11 +619,8 @@ class FairWaiter(Round):
             # another request the waiter would not know its place there until a heartbeat.
             for master in granted if move is Move.YIELD_AND_ENTER else ():
                 self._ask(master)
-        if self.queues.listen():
-            # A master may have published the wake-up before it executed the subscription. No
-            # other push comes then, and without these requests this waiter would wait until
-            # the next heartbeat.
-            self.ask_all(again=True)
+        self.queues.listen()
+        self._ask_unheard()
 
     def _give_back(self) -> None:
         """
