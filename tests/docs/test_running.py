@@ -304,6 +304,7 @@ async def test_the_memory_of_locks_and_connections(server: Clients) -> None:
             waiters = [asyncio.create_task(lock.acquire()) for _ in range(number)]
             queue = f"redlock_aio:queue:{{{key}}}"
             await until(lambda: client.zcard(queue) == 2 * number)  # a place and a time each
+            await asyncio.sleep(0.3)  # each asks once more when it hears of wake-ups
             check_planned("each waiter of a fair lock", (used(client) - before) / number)
             for waiter in waiters:
                 waiter.cancel()
