@@ -340,12 +340,17 @@ def keys_left(servers: Sequence[Master], within: float = EXPIRY) -> dict[str, li
 
 
 def keys(server: Master) -> Iterator[str]:
-    """Yield the keys of a server that should not stay; none if it does not run."""
-    if server.state != "stopped":
-        with contextlib.closing(server.client()) as client:
-            for key in client.scan_iter():
-                if not TAG.sub("", key).startswith(MEANT_TO_STAY):
-                    yield key
+    """Yield the keys of a master that should not stay; none if it does not run, or is a replica."""
+    if server.state == "stopped":
+        return
+    with contextlib.closing(server.client()) as client:
+        # A replica that lost keys before it was promoted has a former master that keeps them. No
+        # command for them comes from the new one, and no client asks the former one.
+        if client.role()[0] != "master":
+            return
+        for key in client.scan_iter():
+            if not TAG.sub("", key).startswith(MEANT_TO_STAY):
+                yield key
 
 
 def facts(cell: Cell, job: Job, server: str) -> dict[str, Any]:

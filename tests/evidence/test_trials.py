@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from evidence import cell as cells, networks
-from evidence.cell import keys_left
+from evidence.cell import AT_ONCE, keys_left
 from evidence.checker import Verdict, check
 from evidence.history import History, read
-from evidence.servers import Place, Server
+from evidence.servers import Place, Server, wait_for_copy
 from evidence.trials import (
     ALL_KILLED,
     ALL_OF_PERMITS_KILLED,
@@ -264,6 +264,23 @@ def test_an_entry_that_stays_in_a_queue_is_found(tmp_path: Path) -> None:
         with contextlib.closing(server.client()) as client:
             client.zadd("redlock_aio:queue:{main}", {"0123456789abcdef/1": 1.0})
         assert keys_left([server], 0.1) == {"redlock_aio:queue:{main}": [0]}
+
+
+@pytest.mark.integration
+def test_a_key_of_a_former_master_is_not_left_on_a_master(tmp_path: Path) -> None:
+    place = Place(server_binary(), tmp_path)
+    with (
+        Server(place, "old", *AT_ONCE) as old,
+        Server(place, "new", *AT_ONCE) as new,
+        contextlib.closing(old.client()) as client,
+    ):
+        client.replicaof("127.0.0.1", str(new.port))
+        wait_for_copy(old)
+        client.config_set("replica-read-only", "no")
+        client.zadd("redlock_aio:queue:{main}", {"0123456789abcdef/1": 1.0})
+        assert keys_left([old, new], 0.1) == {}
+        client.replicaof("NO", "ONE")
+        assert keys_left([old, new], 0.1) == {"redlock_aio:queue:{main}": [0]}
 
 
 # ------------------------------------------------------------------------- order of waiters
