@@ -368,6 +368,7 @@ def facts(cell: Cell, job: Job, server: str) -> dict[str, Any]:
         "workers": WORKERS,
         "tasks": job.tasks,
         "long": job.long,
+        "rest": job.rest,
         "server": server,
         "machine": machine(),
         "expected": cell.expected,
@@ -388,6 +389,8 @@ def command(cell: Cell, seconds: float) -> str:
         what = f"--controls '{cell.control}'"
     where = " --containers" if cell.containers else ""
     where += " --server redis" if Path(cell.binary).name == "redis-server" else ""
+    if not cell.control and (rest := cell.job.get("rest")):
+        where += f" --rest {rest}"
     return (
         f"python -m benchmarks.evidence.matrix {what} --seconds {seconds:g}"
         f" --seed {cell.seed}{where}"

@@ -52,6 +52,7 @@ class Commands:
         self.name = name
         self.folder = Path(self.job.folder)
         self.recorder = Recorder(self.folder, name)
+        self.random = random.Random(f"{self.job.seed} {name}")
         self.until = 0
 
     async def run(self) -> None:
@@ -79,6 +80,7 @@ class Commands:
                 pending = client.invoke_at("acquire", asked, **facts(key, self.job))
                 pending.fail(f"redlock run ended with {code}")
             turn += 1
+            await asyncio.sleep(self.random.uniform(0, self.job.rest))
 
     async def _command(self, key: str, *words: str) -> int:
         """Run a command under the lock *key*; return the exit code of ``redlock run``."""

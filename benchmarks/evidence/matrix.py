@@ -2,7 +2,7 @@
 The fault matrix: each kind of lock under each fault, with a check of what the clients saw.
 
     python -m benchmarks.evidence.matrix [--rows ...] [--columns ...] [--seconds N] [--seed N]
-                                         [--output FOLDER | --publish]
+                                         [--rest N] [--output FOLDER | --publish]
 
 For each cell five masters and three client processes are started. The clients acquire, hold,
 extend, hand over and release locks, and write to a store under them, while the row's fault
@@ -110,13 +110,14 @@ def make(
     options: argparse.Namespace, row: Row, column: str, control: Control | None = None
 ) -> Cell:
     """Return a cell as the command line wants it."""
+    others = {"rest": options.rest} if options.rest else {}
     return Cell(
         row=row,
         contestant=contestants()[column],
         seed=options.seed,
         binary=options.binary,
         seconds=options.seconds or (control.seconds if control is not None else 0.0),
-        job=dict(control.job) if control is not None else {},
+        job=dict(control.job) if control is not None else others,
         expected=control.expected if control is not None else row.expected,
         containers=options.containers,
         control=control.name if control is not None else "",
@@ -175,6 +176,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--controls", nargs="*", choices=[each.name for each in CONTROLS], metavar="CONTROL")
     add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
     add("--seed", type=int, default=None, help="of all random choices; their timing differs")
+    add("--rest", type=float, default=0.0, help="seconds that a task rests after a turn, at most")
     add("--server", choices=("valkey", "redis"), default="valkey")
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
     add("--quick", action="store_true", help="five short cells; keeps no results")

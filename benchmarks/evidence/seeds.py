@@ -6,7 +6,9 @@ Runs the cells of the fault matrix with more seeds, over days if need be, in a l
 
 One run of a cell is a sample: a defect that shows in one of ten runs is mostly missed by it. Here
 each run takes the cell with the fewest runs so far and a new seed, and adds a line to
-`results-seeds.jsonl`, in `build/evidence`, or in `benchmarks` with `--publish`. No run begins after
+`results-seeds.jsonl`, in `build/evidence`, or in `benchmarks` with `--publish`. In one of three
+runs the locks are wanted all the time, as in the matrix; in the others each task rests for up to a
+second after a turn, so that a lock is often free when it is asked for. No run begins after
 `--minutes`. Started again, it continues. `results-seeds.md` has the runs and sections of each cell,
 and how rare a failure may be that they would have shown. `--report` writes that page again.
 
@@ -44,10 +46,13 @@ FEWEST = 200
 MANY = 30
 """The runs after which a cell with so few sections comes no more before the others."""
 
+RESTS = 0.0, 1.0, 1.0
+"""The longest rest of a task after a turn, in seconds, one of which is drawn for each run."""
+
 MISSED = 0.05
 """The probability of a run of luck that is left: what "seen with 95 %" means."""
 
-FACTS = ("server", "machine", "date", "versions", *provenance.FACTS)
+FACTS = ("server", "machine", "date", "versions", "rest", *provenance.FACTS)
 """What a line of the log has of the facts about its run."""
 
 
@@ -151,7 +156,7 @@ def by_cells(runs: Iterable[Run]) -> Mapping[tuple[str, str], list[Run]]:
 
 def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
     """
-    Return the cell to run next, with a new seed.
+    Return the cell to run next, with a new seed and a rest that is drawn.
 
     Those with few sections come first, then those with the fewest runs. A cell whose runs all
     fail is in nobody's way for long.
@@ -166,7 +171,7 @@ def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
     cell = min(cells, key=done)
     used = {run.seed for run in mine[cell.row.name, cell.contestant.name]}
     seed = next(each for each in iter(lambda: secrets.randbelow(10**6), None) if each not in used)
-    return replace(cell, seed=seed)
+    return replace(cell, seed=seed, job={"rest": secrets.choice(RESTS)})
 
 
 def perform(cell: Cell, output: Path) -> Run:

@@ -3,16 +3,19 @@
 import argparse
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evidence import containers, networks, peers_matrix, soak
+from evidence.cell import command
 from evidence.contestants import contestants
 from evidence.controls import CONTROLS
 from evidence.crew import Crew
@@ -377,9 +380,16 @@ def test_a_cell_that_does_not_apply_is_no_result(
     assert shown[-2].endswith("| not run yet | holds · 0 needless · 0.00 s |")
 
 
-def test_the_command_in_a_history_repeats_its_cell() -> None:
-    options = parse(["--rows", "flushed", "--columns", "fair and fenced", "--seed", "5"])
-    assert [cell.seed for _, cell, _ in plan(options)] == [5]
+@pytest.mark.parametrize("more", [[], ["--rest", "0.5"]], ids=["busy", "with rests"])
+def test_the_command_in_a_history_repeats_its_cell(more: list[str]) -> None:
+    options = parse(["--rows", "flushed", "--columns", "fair and fenced", "--seed", "5", *more])
+    ((_, cell, _),) = plan(options)
+    assert cell.seed == 5
+    assert cell.job == ({"rest": 0.5} if more else {})
+    module, *words = shlex.split(command(cell, cell.row.seconds))[2:]
+    assert module == "benchmarks.evidence.matrix"
+    ((_, again, _),) = plan(parse(words))
+    assert again == replace(cell, seconds=cell.row.seconds)
     assert make(options, ROWS[0], "plain").name == "no-fault-plain"
 
 
