@@ -39,6 +39,7 @@ from .leases import (
 from .linearizable import NotLinearizable, RegisterState, check_register
 from .order import (
     FEW_LONG,
+    SHORT_REST,
     again_too_early,
     are_even,
     handed_to_those_who_wait,
@@ -403,7 +404,8 @@ class _Writer:
             all_along = there_all_along(group, reachability, THERE)
             had = turns([one for one in group if one.client in all_along])
             # With several permits a client's turns depend on its own bodies: the others go on.
-            comparable = self._history.meta.get("long", 0.0) <= FEW_LONG
+            meta = self._history.meta
+            comparable = meta.get("long", 0.0) <= FEW_LONG and meta.get("rest", 0.0) <= SHORT_REST
             even = not had or are_even(had, shared=any(one.shared for one in group))
             if comparable and not group[0].permits and not even:
                 (most, _), *_, (fewest, _) = had.most_common()

@@ -26,6 +26,12 @@ The largest share of bodies that are longer than the ttl with which numbers of t
 whoever has had one has had fewer turns.
 """
 
+SHORT_REST = 0.1
+"""
+The longest rest of clients after a turn, in seconds, with which numbers of turns are compared: with
+longer ones it is chance who asks more often.
+"""
+
 ROUNDS = 8
 """
 A fair waiter is starved if each of the others had more turns than this on average, for which it

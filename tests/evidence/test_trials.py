@@ -326,11 +326,17 @@ def test_a_waiter_is_compared_with_the_latest_that_was_served_before(script: Scr
 
 
 @pytest.mark.parametrize(
-    ("fewest", "long", "found"), [(8, 0.0, 0), (6, 0.0, 0), (5, 0.0, 1), (5, 0.01, 1), (5, 0.03, 0)]
-)
-def test_uneven_turns_are_found(script: Script, fewest: int, long: float, found: int) -> None:
-    """Not where many bodies are longer than the ttl."""
-    script.meta |= {"overtaken_within": 1.0, "long": long}
+    ("fewest", "long", "rest", "found"),
+    [
+        (8, 0.0, 0.0, 0), (6, 0.0, 0.0, 0), (5, 0.0, 0.0, 1), (5, 0.01, 0.0, 1), (5, 0.03, 0.0, 0),
+        (5, 0.0, 0.06, 1), (5, 0.0, 1.0, 0),
+    ],
+)  # fmt: skip
+def test_uneven_turns_are_found(
+    script: Script, fewest: int, long: float, rest: float, found: int
+) -> None:
+    """Not where many bodies are longer than the ttl, or clients rest for longer than they wait."""
+    script.meta |= {"overtaken_within": 1.0, "long": long, "rest": rest}
     for number in range(10):
         script.acquire("w0/0", 10 * number, 10 * number + 5, until=1)
         if number < fewest:
