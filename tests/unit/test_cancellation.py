@@ -21,9 +21,15 @@ pytestmark = [pytest.mark.promise("S3")]
 async def test_a_cancellation_anywhere_leaves_nothing(
     redlock: Redlock, masters: Masters, use: Use, hung: int, when: When
 ) -> None:
-    await every_place(masters, when, hung, lambda: use(redlock))
+    queues = kit.session(redlock).local_queues
+
+    async def behind_the_last_one() -> None:
+        assert not queues.waiters, "the task that was cancelled last is still told of releases"
+        await use(redlock)
+
+    await every_place(masters, when, hung, behind_the_last_one)
     assert redlock.statistics().leases == 0
-    assert not kit.session(redlock).local_queues.owner_waiters
+    assert not queues.owner_waiters
 
 
 @pytest.mark.spread(1)
