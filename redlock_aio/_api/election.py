@@ -63,7 +63,11 @@ class Term(OnlyForAsyncio):
         A term that was lost meanwhile cancels the body at its first await.
 
         Raises:
+            LockNotHeldError: The term is over.
+
             RuntimeError: It was entered before.
+
+            RedlockError: It belongs to another event loop, thread or process.
 
         Cancellation:
             Nothing is awaited.

@@ -58,10 +58,18 @@ class Term(OnlyForThreads):
         """
         Return the term, which the end of the block leaves.
 
+        A term that was lost meanwhile begins its block, too, see `ensure_valid`.
+
         Raises:
+            LockNotHeldError: The term is over.
+
             RuntimeError: It was entered before.
+
+            RedlockError: This process is a forked child of the one that leads.
         """
-        self._lease._enter()  # noqa: SLF001 - of this package; a lost term begins its block, too
+        self._lease._enter()  # noqa: SLF001 - of this package
+        with contextlib.suppress(LockLostError):
+            self._lease.ensure_valid()
         return self
 
     def __exit__(

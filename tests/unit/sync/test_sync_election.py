@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redlock_aio import LockLostError, LockState, RedlockError
+from redlock_aio import LockLostError, LockNotHeldError, LockState, RedlockError
 from redlock_aio.sync import Election, Redlock
 
 
@@ -68,6 +68,16 @@ def test_a_term_is_entered_once(redlock: Redlock) -> None:
             pytest.fail("the block began")
         assert term.lease.valid
     assert not term.lease.valid
+
+
+def test_a_term_that_is_over_begins_no_block(redlock: Redlock) -> None:
+    """Its host does not lead, and nothing in the block would say so."""
+    election = redlock.election("leader")
+    before, term = next(election), next(election)
+    with pytest.raises(LockNotHeldError, match="released"), before:
+        pytest.fail("the block began")
+    with term:
+        assert term.lease.valid
 
 
 def test_a_turn_without_its_block_stands_down(redlock: Redlock) -> None:
