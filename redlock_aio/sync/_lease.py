@@ -8,6 +8,7 @@ that a lease which is dropped without a release is not extended any more, and en
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import weakref
@@ -202,7 +203,7 @@ class Lease(OnlyForThreads):
             RedlockError: This process is a forked child of the one that holds it.
         """
         try:
-            self._call(self._release)
+            self._surely(self._release)
         except LockLostError as error:  # its manager was closed
             raise LockNotHeldError(error.resources, error.reason, error.code) from None
 
@@ -275,7 +276,7 @@ class Lease(OnlyForThreads):
                 # happen in any thread. Nothing is awaited, as after any error.
                 self._portal.start(self._leave, kind, error, trace)
             else:
-                self._call(self._leave, kind, error, trace)
+                self._surely(self._leave, kind, error, trace)
         except RedlockError as why:
             if error is None:
                 raise
@@ -295,6 +296,22 @@ class Lease(OnlyForThreads):
         except RedlockError:
             if self._portal.ended:
                 self._lease.ensure_valid()  # says what it is
+            raise
+
+    def _surely(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """
+        Run a coroutine function that ends the lease, see `_call`.
+
+        If the thread is interrupted before that has begun, the lease is released anyway.
+        """
+        try:
+            self._call(function, *args)
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            # As after a body that has failed, nothing is awaited. If it has begun, it goes on.
+            with contextlib.suppress(RedlockError):
+                self._call(self._leave, type(stop), stop, stop.__traceback__)
             raise
 
     async def _release(self) -> None:

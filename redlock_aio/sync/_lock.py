@@ -1,5 +1,6 @@
 """A lock that threads can acquire, and the lease that each acquisition returns."""
 
+import contextlib
 import copy
 import inspect
 import threading
@@ -174,9 +175,21 @@ class Lock(OnlyForThreads):
         Raises:
             LockLostError: The lease was lost, and the body has no exception of its own.
         """
-        entered = self._left(caller_of(inspect.currentframe()))
-        self._entered.remove(entered)
-        entered.lease.__exit__(kind, error, trace)
+        entered: Entered | None = None
+        try:
+            entered = self._left(caller_of(inspect.currentframe()))
+            self._entered.remove(entered)
+            entered.lease.__exit__(kind, error, trace)
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            # Interrupted, perhaps before the lease was found: nobody else would release it.
+            with contextlib.suppress(RedlockError):
+                entered = entered or self._left(caller_of(inspect.currentframe()))
+                with contextlib.suppress(ValueError):
+                    self._entered.remove(entered)
+                entered.lease.__exit__(type(stop), stop, stop.__traceback__)
+            raise
 
     def _left(self, frame: FrameType | None) -> Entered:
         """

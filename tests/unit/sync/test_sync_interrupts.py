@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import gc
 import os
 import signal
@@ -201,19 +202,22 @@ def test_a_thread_that_is_interrupted_twice_gives_back_the_lease(
     assert redlock.statistics().leases == 0
 
 
-def interrupted_at(call: int, lock: Lock) -> int:
+def interrupted_at(call: int, act: Callable[[Any], None]) -> int:
     """
-    Enter *lock*, and interrupt that where CPython handles a signal for the *call*-th time.
+    Call *act*, and interrupt it where CPython handles a signal for the *call*-th time.
+
+    Args:
+        act: Sets the profile function that it gets for the part of it that counts.
 
     Returns:
-        The number of these places until the body has begun, or until the interrupt.
+        The number of these places in that part, or until the interrupt.
     """
     calls = 0
 
     def profile(frame: Any, event: str, _: object) -> None:
         nonlocal calls
-        # An error of a weak reference's callback is printed and not raised.
-        if event in {"call", "c_return"} and frame.f_code.co_name != "_remove":
+        # An error of a finalizer, or of a weak reference's callback, is printed and not raised.
+        if event in {"call", "c_return"} and frame.f_code.co_name not in {"_remove", "__del__"}:
             calls += 1
             if calls == call:
                 raise TimeLimitError
@@ -221,12 +225,19 @@ def interrupted_at(call: int, lock: Lock) -> int:
     before = sys.getprofile()
     try:
         with contextlib.suppress(TimeLimitError):
-            sys.setprofile(profile)
-            with lock:
-                sys.setprofile(None)
+            act(profile)
     finally:
         sys.setprofile(before)
     return calls
+
+
+def enters(block: Lock | Redlock) -> Callable[[Any], None]:
+    def act(profile: Any) -> None:
+        sys.setprofile(profile)
+        with block:
+            sys.setprofile(None)
+
+    return act
 
 
 def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Redlock) -> None:
@@ -235,10 +246,49 @@ def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Re
     call = calls = 0
     while calls == call:
         call += 1
-        calls = interrupted_at(call, lock)
+        calls = interrupted_at(call, enters(lock))
         assert not lock._entered
         assert free(redlock)
         assert redlock.statistics().leases == 0
+    assert calls > 10
+
+
+def leaves_lock(lock: Lock, profile: Any) -> None:
+    with lock:
+        sys.setprofile(profile)
+    sys.setprofile(None)
+
+
+def leaves_lease(lock: Lock, profile: Any) -> None:
+    with lock.acquire():
+        sys.setprofile(profile)
+    sys.setprofile(None)
+
+
+def releases(lock: Lock, profile: Any) -> None:
+    lease = lock.acquire()
+    sys.setprofile(profile)
+    lease.release()
+    sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    ("act", "unguarded"),
+    [(leaves_lock, 1), (leaves_lease, 3), (releases, 2)],
+    ids=["a lock's block", "a lease's block", "a release"],
+)
+def test_an_interrupt_at_the_end_releases_the_lock_anyway(
+    redlock: Redlock, act: Callable[[Lock, Any], None], unguarded: int
+) -> None:
+    """But for the first calls, which come before any line that could catch it."""
+    lock = redlock.lock("r")
+    call = calls = unguarded
+    while calls == call:
+        call += 1
+        calls = interrupted_at(call, functools.partial(act, lock))
+        assert not lock._entered
+        until(lambda: free(redlock))
+        until(lambda: redlock.statistics().leases == 0)
     assert calls > 10
 
 
