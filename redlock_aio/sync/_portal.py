@@ -354,14 +354,27 @@ class PortalOpener:
         """
         return (not self._closed and self.running) or self._start()
 
-    def enter(self) -> Portal:
-        """Return the portal for a block of ``with``, also of a manager that was closed."""
+    def enter(self) -> None:
+        """
+        Open the manager for a block of ``with``, also one that was closed.
+
+        Raises:
+            RedlockError: The caller runs in the manager's own event loop.
+        """
         if self._closed and (closing := self.running) is not None:
             closing.close()
-        with _lock:
-            portal = self._start(again=True)
-            portal.entered += 1
-        return portal
+        entered = False
+        try:
+            with _lock:
+                portal = self._start(again=True)
+                portal.check_caller()
+                portal.entered += 1
+                entered = True  # no signal is handled between these lines, which call nothing
+            portal.call(portal.redlock.__aenter__)
+        except BaseException:
+            if entered:
+                self.leave()
+            raise
 
     def leave(self) -> None:
         """End a block of ``with``; the last one closes the manager, as `close` does."""

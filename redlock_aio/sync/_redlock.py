@@ -25,7 +25,7 @@ from typing import (
 from redis.asyncio import Redis
 
 import redlock_aio
-from redlock_aio import FoundLocks, LockState, ReadWriteLock, Retry, Statistics
+from redlock_aio import FoundLocks, LockState, ReadWriteLock, RedlockError, Retry, Statistics
 from redlock_aio._api.faces import (
     AnyCluster,
     CommonLockArguments,
@@ -516,12 +516,7 @@ class Redlock(OnlyForThreads):
 
         A manager that was closed is opened again.
         """
-        portal = self._opener.enter()
-        try:
-            portal.call(portal.redlock.__aenter__)
-        except BaseException:
-            self._opener.leave()
-            raise
+        self._opener.enter()
         return self
 
     def __exit__(
@@ -533,10 +528,19 @@ class Redlock(OnlyForThreads):
         """
         Close, at the end of the last block that has entered it; see `close`.
 
+        An exception of the body is raised unchanged, also where `close` would raise an error:
+        that is added to it as a note.
+
         Raises:
-            RedlockError: As for `close`.
+            RedlockError: As for `close`, if the body has no exception of its own.
         """
-        self._opener.leave()
+        try:
+            self._opener.leave()
+        except RedlockError as refused:
+            # Such as SystemExit in a forked child, whose exit status would be another one.
+            if error is None or isinstance(error, GeneratorExit):
+                raise
+            error.add_note(str(refused))
 
     def close(self) -> None:
         """

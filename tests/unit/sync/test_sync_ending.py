@@ -301,18 +301,20 @@ from redlock_aio.testing import FakeMaster
 _portal.PATIENCE = 3_600
 redlock = Redlock([FakeMaster("a")], restart_guard="off")
 lease = redlock.lock("held").acquire()
-child = ctypes.PyDLL(None).fork()  # as uWSGI does: Python is not told
-if not child:
-    signal.alarm(10)  # ends a child that waits for a thread which it does not have
-    for use in (redlock.lock("r").acquire, redlock.__enter__, lease.release, redlock.close):
-        try:
-            use()
-        except RedlockError as error:
-            print(error, flush=True)
-    sys.exit()  # runs the exit handlers, which must not wait for that thread either
-_, status = os.waitpid(child, 0)
-lease.release()
-print(os.waitstatus_to_exitcode(status), redlock.is_locked("held"))
+with redlock:
+    child = ctypes.PyDLL(None).fork()  # as uWSGI does: Python is not told
+    if not child:
+        signal.alarm(10)  # ends a child that waits for a thread which it does not have
+        for use in (redlock.lock("r").acquire, redlock.__enter__, lease.release, redlock.close):
+            try:
+                use()
+            except RedlockError as error:
+                print(error, flush=True)
+        # The block keeps the status, and the exit handlers must not wait for that thread either.
+        sys.exit(3)
+    _, status = os.waitpid(child, 0)
+    lease.release()
+    print(os.waitstatus_to_exitcode(status), redlock.is_locked("held"))
 """
 
 
@@ -329,7 +331,7 @@ def test_a_child_that_was_forked_without_python_is_told_so() -> None:
         "this process was forked without os.fork, so Python does not know, and the thread of this"
         " Redlock is not in it: with uWSGI set lazy-apps, or py-call-osafterfork [no-event-loop]"
     )
-    assert (done.stdout.splitlines(), done.stderr) == ([why] * 4 + ["0 False"], "")
+    assert (done.stdout.splitlines(), done.stderr) == ([why] * 4 + ["3 False"], "")
 
 
 INTERRUPTED_EXIT = """
@@ -517,6 +519,25 @@ def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[Fak
         " listener: move the call to another thread [own-event-loop]"
     )
     assert seen == [_portal.THREAD_NAME, 1, why, why]
+
+
+def test_a_listener_that_enters_it_does_not_keep_it_open(masters: list[FakeMaster]) -> None:
+    refused: list[str] = []
+
+    def listen(_event: Event) -> None:
+        try:
+            with manager:
+                pass
+        except RedlockError as error:
+            refused.append(error.code)
+
+    manager = Redlock(masters, restart_guard="off", listener=listen)
+    with manager.lock("r"):
+        pass
+    assert "own-event-loop" in refused
+    with manager:
+        assert "open" in repr(manager)
+    assert "closed" in repr(manager)
 
 
 def test_greenlets_are_refused(masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch) -> None:

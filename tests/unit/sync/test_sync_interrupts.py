@@ -295,6 +295,22 @@ def test_an_interrupt_at_the_end_releases_the_lock_anyway(
 # Opening
 
 
+def test_an_interrupt_at_any_call_leaves_no_block_of_a_manager(masters: list[FakeMaster]) -> None:
+    redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+    redlock.check()
+    call = calls = 0
+    while calls == call:
+        call += 1
+        calls = interrupted_at(call, enters(redlock))
+        with redlock:
+            pass
+        assert redlock._opener.running is None
+        redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+        redlock.check()
+    redlock.close()
+    assert calls > 10
+
+
 @pytest.mark.parametrize("runs", ["at once", "later"])
 def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, runs: str
