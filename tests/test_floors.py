@@ -51,6 +51,7 @@ ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli",
 SHARED = {
     "_api.lock": {"sync"},
     "_api.faces": {"sync", "cli"},
+    "_rules.mistakes": {"sync"},
     "_rules.validation": {"sync"},
     "_transport.address": {"cli"},
     "_transport.resolver": {"cli"},

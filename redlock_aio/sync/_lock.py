@@ -1,7 +1,6 @@
 """A lock that threads can acquire, and the lease that each acquisition returns."""
 
 import contextlib
-import copy
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,6 +11,7 @@ import redlock_aio
 from redlock_aio import RedlockError, Retry
 from redlock_aio._api.faces import OwnThread
 from redlock_aio._api.lock import GENERATORS, Site, caller_of, left_by, place_of
+from redlock_aio._rules.mistakes import OF_A_LEASE
 from redlock_aio.sync._acquisition import Entered, ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
@@ -58,10 +58,8 @@ class Lock(OnlyForThreads):
         self._on_lost = on_lost
         self._acquire = acquire
         self._checked = self._of(opener.redlock, None)
-        if (
-            options.get("metadata") is not None
-        ):  # read by each acquisition: the caller may change it
-            self._options = {**options, "metadata": copy.deepcopy(dict(options["metadata"]))}
+        # As it is now: each acquisition reads it, and the caller may change the mapping.
+        self._options = {**options, "metadata": self._checked.metadata}
         self._entered: list[Entered] = []
 
     def __repr__(self) -> str:
@@ -220,7 +218,7 @@ class Lock(OnlyForThreads):
 
         def __getattr__(self, name: str) -> Never:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if not name.startswith("_") and hasattr(Lease, name):
+            if name in OF_A_LEASE or (not name.startswith("_") and hasattr(Lease, name)):
                 what += (
                     ": a Lock holds nothing; use the lease, which acquire() returns and"
                     " 'with lock as lease' names, as in 'lease.release()'"

@@ -1,13 +1,10 @@
 """Mistakes in the use of the lock for threads, and the types that make checkers see them."""
 
 import threading
-from typing import TYPE_CHECKING, Never, TypedDict
+from typing import TYPE_CHECKING, Never
 
+from redlock_aio._rules.mistakes import EventIsNoBool, OnlyForAsyncio
 from redlock_aio._rules.validation import article
-
-
-class NoSyncOptions(TypedDict):
-    """No further options: type checkers say that there is no such parameter."""
 
 
 class OnlyForThreads:
@@ -15,13 +12,8 @@ class OnlyForThreads:
 
     __slots__ = ()
 
-    def __reduce__(self) -> Never:
-        raise TypeError(
-            f"{article(type(self).__name__)} can't be pickled or copied: make a Redlock in each"
-            " process; lease.export() and redlock.adopt() hand a lease over"
-        )
-
-    if not TYPE_CHECKING:  # type checkers must go on to refuse this use
+    if not TYPE_CHECKING:  # type checkers must go on to refuse these uses
+        __reduce__ = OnlyForAsyncio.__reduce__
 
         def __aenter__(self) -> Never:
             raise TypeError(
@@ -32,11 +24,5 @@ class OnlyForThreads:
         __aexit__ = __aenter__  # `async with` looks for both before it calls the first
 
 
-class SyncLossEvent(threading.Event):
+class SyncLossEvent(EventIsNoBool, threading.Event):
     """The event of a lost lease; its truth value is an error, because it would always be true."""
-
-    def __bool__(self) -> Never:
-        raise TypeError(
-            "lease.lost is an event, which is neither true nor false; use 'lease.lost.is_set()',"
-            " or 'lease.valid'"
-        )

@@ -33,6 +33,7 @@ from redlock_aio._api.faces import (
     ReadArguments,
     cluster_masters,
 )
+from redlock_aio._rules.mistakes import NoOptions
 from redlock_aio.events import Listener
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._callbacks import OnLostCall, checked_on_lost, contained
@@ -40,7 +41,7 @@ from redlock_aio.sync._decorator import FunctionDecorator, SyncLockArguments
 from redlock_aio.sync._election import Election, LockWatch
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
-from redlock_aio.sync._mistakes import NoSyncOptions, OnlyForThreads
+from redlock_aio.sync._mistakes import OnlyForThreads
 from redlock_aio.sync._portal import PortalOpener
 from redlock_aio.sync._semaphore import Semaphore
 
@@ -89,7 +90,7 @@ class Redlock(OnlyForThreads):
         restart_guard: Literal["auto", "strict", "fsync-always", "off"] = "auto",
         listener: Listener | None = None,
         name: str | None = None,
-        **unknown: Unpack[NoSyncOptions],
+        **unknown: Unpack[NoOptions],
     ) -> None:
         if isinstance(masters, Iterable) and not isinstance(masters, str | bytes):
             masters = list(masters)  # a forked child reads them again
@@ -222,7 +223,7 @@ class Redlock(OnlyForThreads):
         fencing: bool | None = None,
         metadata: Mapping[str, object] | None = None,
         on_lost: OnLostCall | None = None,
-        **unknown: Unpack[NoSyncOptions],
+        **unknown: Unpack[NoOptions],
     ) -> Semaphore:
         """
         Return a semaphore: at most *permits* hold *resource* at the same time.

@@ -357,7 +357,7 @@ def test_a_wrong_argument_is_named(redlock: Redlock, why: str) -> None:
 def test_a_lock_that_is_used_like_a_lease_says_so(redlock: Redlock) -> None:
     lock = redlock.lock("r", ttl=5_000)
     assert repr(lock) == "<Lock 'r', ttl 5000 ms>"
-    for name in ("release", "extend", "valid", "fencing_token"):
+    for name in ("release", "extend", "valid", "fencing_token", "owned"):
         with pytest.raises(AttributeError, match=f"{name}.*: a Lock holds nothing; use the lease"):
             getattr(lock, name)
     with pytest.raises(AttributeError, match=r"use 'redlock.is_locked\(name\)'"):
