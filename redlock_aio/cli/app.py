@@ -53,11 +53,14 @@ show.add_to(app)
 bench.add_to(app)
 masters.add_to(app)
 
+PROGRAM: Any = get_command(app)
+"""Made by the import, during which an interrupt shows no traceback, see `redlock_aio.cli.main`."""
 
-def _own(program: Any, arguments: Sequence[str]) -> Sequence[str]:
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
     """Return the words before those of another command that is to be run."""
     at = next((at for at, word in enumerate(arguments) if not word.startswith("-")), None)
-    command = program.commands.get(arguments[at]) if at is not None else None
+    command = PROGRAM.commands.get(arguments[at]) if at is not None else None
     if at is not None and isinstance(command, CommandBefore):
         return arguments[: at + 1 + command.count_own(arguments[at + 1 :])]
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -66,10 +69,9 @@ def _own(program: Any, arguments: Sequence[str]) -> Sequence[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command that *arguments* name; return its exit code."""
     hide = Redaction([*arguments, os.environ.get(MASTERS, "")])
-    program = get_command(app)
-    out = Output(hide, as_json="--json" in _own(program, arguments))
+    out = Output(hide, as_json="--json" in _own(arguments))
     try:
-        code = program.main(
+        code = PROGRAM.main(
             args=list(arguments or ["--help"]), prog_name="redlock", standalone_mode=False, obj=hide
         )
     except typer.TyperException as error:

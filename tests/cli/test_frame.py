@@ -263,12 +263,17 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("made", [False, True], ids=["imported", "made"])
 def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
-    tmp_path: Path, *, ignored: bool
+    tmp_path: Path, *, made: bool, ignored: bool
 ) -> None:
     """The first package that it imports interrupts it, as somebody with a keyboard does."""
     package = "import os, signal, sys\ndel sys.modules['typer'], sys.path[0]\n"
-    package += "os.kill(os.getpid(), signal.SIGINT)\nimport typer\n"
+    interrupt = "os.kill(os.getpid(), signal.SIGINT)\n"
+    package += "import typer.main as main\n" if made else f"{interrupt}import typer\n"
+    if made:  # when its commands are
+        package += f"def made(app, make=main.get_command):\n    {interrupt}    return make(app)\n"
+        package += "main.get_command = made\n"
     (tmp_path / "typer.py").write_text(package)
     code = (
         "import signal, sys\n"
