@@ -49,6 +49,7 @@ MAKES_LINKS = {"_engine.session"}
 # Code that users could have written imports public names only.
 ONLY_PUBLIC = ("contrib", "demo", "fencing", "sync", "testing._embedded", "cli", "__main__")
 SHARED = {
+    "_api.decorator": {"contrib"},
     "_api.lock": {"sync"},
     "_api.faces": {"sync", "cli"},
     "_rules.mistakes": {"sync"},

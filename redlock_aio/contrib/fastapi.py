@@ -10,7 +10,7 @@ Locks in a FastAPI app: a lifespan, a dependency, and answers to requests that g
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from fastapi import Depends, params
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketState
 
 from redlock_aio import Lease, LockNotAcquiredError, Redlock
+from redlock_aio._api.decorator import LockArguments
 from redlock_aio.contrib._answers import answers, manager
 
 __all__ = ("error_handlers", "lifespan", "lock_of")
@@ -49,7 +50,7 @@ def lifespan(redlock: Redlock) -> Callable[[Any], AbstractAsyncContextManager[No
     return opened
 
 
-def lock_of(redlock: Redlock, name: Name, **options: Any) -> params.Depends:
+def lock_of(redlock: Redlock, name: Name, **options: Unpack[LockArguments]) -> params.Depends:
     """
     Return a dependency: a path operation runs under a lock, and gets the lease of it.
 

@@ -30,3 +30,9 @@ async def operation(
     third: Annotated[Lease, lock_of(redlock, "all")],
     fourth: Annotated[Lease, lock_of(redlock, "api", permits=5)],
 ) -> None: ...
+
+
+def refused() -> None:
+    # Uses that a checker must refuse: an unneeded ignore is an error.
+    lock_of(redlock, "all", timeout=10)  # type: ignore[call-arg]
+    lock_of(redlock, "all", wait=0.5)  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ async def test_tests_can_override_the_dependency(redlock: Redlock) -> None:
 def test_the_options_of_a_dependency_are_checked_when_it_is_made(redlock: Redlock) -> None:
     for name in ("r", invoice):
         with pytest.raises(TypeError, match="no option 'timeout'"):
-            for_fastapi.lock_of(redlock, name, timeout=3)
+            for_fastapi.lock_of(redlock, name, timeout=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="resource must have"):
         for_fastapi.lock_of(redlock, "")
     with pytest.raises(ValueError, match="permits must be from 1 to 1000, not 0"):
