@@ -50,8 +50,10 @@ class Terminal:
         return self._foreground() == group
 
     def give(self, group: int) -> None:
-        """Put *group* into the foreground."""
-        self._set(group)
+        """Put *group* into the foreground, unless it has ended, or the terminal is gone."""
+        if self._file is not None:
+            with contextlib.suppress(OSError), no_stop():
+                os.tcsetpgrp(self._file, group)
 
     def take_back(self, group: int, *, restore: bool = False) -> None:
         """
@@ -63,7 +65,7 @@ class Terminal:
         """
         if self._file is None or not self.belongs_to(group):
             return
-        self._set(self._own)
+        self.give(self._own)
         if restore and self._modes is not None:
             with contextlib.suppress(OSError, termios.error), no_stop():
                 termios.tcsetattr(self._file, termios.TCSADRAIN, self._modes)
@@ -79,12 +81,6 @@ class Terminal:
             with contextlib.suppress(OSError):
                 return os.tcgetpgrp(self._file)
         return -1
-
-    def _set(self, group: int) -> None:
-        # The group may have ended meanwhile, or the terminal may be gone.
-        if self._file is not None:
-            with contextlib.suppress(OSError), no_stop():
-                os.tcsetpgrp(self._file, group)
 
 
 @contextlib.contextmanager

@@ -86,8 +86,8 @@ class Telemetry:
     ) -> None:
         self._resource_label = checked(resource_label)
         self._managers = Managers()
-        # The span of each lease with its begin. A fingerprint alone may occur twice.
         self._begun: set[tuple[str, str]] = set()  # modes and resources
+        # The span of each lease with its begin. A fingerprint alone may occur twice.
         self._holds: dict[tuple[tuple[str, ...], str], tuple[Span, int]] = {}
         version = redlock_aio.__version__
         self._tracer = get_tracer("redlock_aio", version, tracer_provider)

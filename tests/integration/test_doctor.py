@@ -21,6 +21,7 @@ from redlock_aio.cli.doctor import all_masters, command, examination, sentinels,
 from redlock_aio.cli.doctor.examination import Questions, addresses, examine_all
 from redlock_aio.cli.doctor.facts import Expectations, MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
+from redlock_aio.cli.frame import GuardMode
 from redlock_aio.testing import EmbeddedMaster
 from redlock_aio.testing._embedded import free_port
 from redlock_aio.testing._processes import start
@@ -53,7 +54,7 @@ async def examined(
     *,
     patience: float = PATIENCE,
     shared: bool = True,
-    guard: str = "auto",
+    guard: GuardMode = "auto",
     max_ttl: int = 60_000,
 ) -> tuple[list[MasterFacts], list[Finding]]:
     """Return the facts about the masters at some URLs, and what is found about them."""

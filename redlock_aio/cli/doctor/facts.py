@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from redlock_aio.cli.bench import Sample
+from redlock_aio.cli.frame import GuardMode
 from redlock_aio.requirements import (
     LONGEST_TIMEOUT,
     ClusterAnswers,
@@ -13,8 +14,6 @@ from redlock_aio.requirements import (
     KnownMaster,
     SentinelAnswers,
 )
-
-GuardMode = str
 
 
 @dataclass(kw_only=True)
