@@ -173,20 +173,21 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
     from redlock_aio.cli.supervision import Limits, Observed, Supervision
 
     observed = Observed()
-    async with frame.redlock(listener=observed.on_event) as redlock:
-        with wrong_options():
-            lock = redlock.lock(
-                key,
-                ttl=ttl,
-                wait=0 if skip_if_locked else wait,
-                fair=fair or None,
-                shared=shared,
-                permits=permits,
-                fencing=fencing,
-                hold_at_least=hold_at_least,
-                on_lost="flag",
-                metadata={"command": name_of(words[0])},
-            )
+    redlock = frame.redlock(listener=observed.on_event)
+    with wrong_options():  # before a master is asked: these errors are about the command line
+        lock = redlock.lock(
+            key,
+            ttl=ttl,
+            wait=0 if skip_if_locked else wait,
+            fair=fair or None,
+            shared=shared,
+            permits=permits,
+            fencing=fencing,
+            hold_at_least=hold_at_least,
+            on_lost="flag",
+            metadata={"command": name_of(words[0])},
+        )
+    async with redlock:
         try:
             lease = await acquired(lock, key, skip_if_locked=skip_if_locked)
         except Failure as failure:

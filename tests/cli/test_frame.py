@@ -140,6 +140,25 @@ def test_a_short_time_is_refused_without_advice_for_programs(
     assert capsys.readouterr().err == "redlock: max_ttl must be at least 50 ms, not 1 ms\n"
 
 
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ttl", "0"], "ttl must be positive, not 0 ms"),
+        (["--ttl", "2m"], "ttl must be at most max_ttl, which is 60000 ms, not 120000 ms"),
+        (["--permits", "0"], "permits must be from 1 to 1000, not 0"),
+    ],
+    ids=["ttl of 0", "ttl beyond max_ttl", "no permits"],
+)
+def test_a_wrong_option_of_a_lock_is_refused_before_a_master_is_asked(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is said of masters that are away: the command line is wrong, whatever they are."""
+    nobody = ["--masters", "redis://127.0.0.1:1"]
+    assert app.main(["run", *nobody, *words, "k", "/bin/echo"]) == Exit.USAGE
+    assert capsys.readouterr().err == f"redlock: {message}\n"
+
+
 def test_json_is_valid_with_every_password_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
