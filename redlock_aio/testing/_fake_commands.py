@@ -180,7 +180,7 @@ class Commands(KeyCommands):
             return error
         finally:
             self._pushes.speaker = self._pushes.stranger
-            if command[0].upper() != b"CLIENT":
+            if speaker.caching and command[0].upper() != b"CLIENT":
                 speaker.caching = False
 
     def _execute(self, called: bytes, *arguments: bytes) -> object:
@@ -268,14 +268,14 @@ def _now(used_by: asyncio.AbstractEventLoop | None = None) -> float:
 
 def encode(reply: object) -> bytes:
     """Encode a reply of `Commands.execute` in RESP3."""
+    if type(reply) is bytes:  # the most frequent kind
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
     if isinstance(reply, Status):
         return b"+%b\r\n" % reply
     if reply is None:
         return b"_\r\n"
     if isinstance(reply, int):
         return b":%d\r\n" % reply
-    if isinstance(reply, bytes):
-        return b"$%d\r\n%b\r\n" % (len(reply), reply)
     if isinstance(reply, list):
         kind = b">" if isinstance(reply, Push) else b"*"
         return b"%b%d\r\n%b" % (kind, len(reply), b"".join(map(encode, reply)))

@@ -794,8 +794,8 @@ async def test_the_end_of_an_outage_is_logged_by_tasks_that_came_in_it(
     resume(masters)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     ends = [each for each in caplog.messages if "answers again" in each]
-    assert len(ends) == 1
-    assert ends[0].startswith("a majority of the masters answers again, after 4.")
+    # From the first attempt that timed out, after 50 ms of the 4 s for which the masters hang.
+    assert ends == ["a majority of the masters answers again, after 3.9 s"]
     await release([each for each in results if isinstance(each, Lease)])
 
 
