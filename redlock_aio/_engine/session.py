@@ -608,12 +608,13 @@ def _check(settings: Settings) -> None:
             "restart_guard must be 'auto' or 'strict' with a Redis Cluster: a failover loses locks"
             " even with fsync"
         )
-    failing_over = [isinstance(dialler, ServiceDialler) for dialler in settings.diallers]
-    if settings.restart_guard == "fsync-always" and any(failing_over):
-        raise ValueError(
-            f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover loses"
-            " locks even with fsync: restart_guard must be 'auto' or 'strict'"
-        )
+    if settings.restart_guard == "fsync-always":
+        failing_over = [isinstance(dialler, ServiceDialler) for dialler in settings.diallers]
+        if any(failing_over):
+            raise ValueError(
+                f"masters[{failing_over.index(True)}] is found through Sentinel, and a failover"
+                " loses locks even with fsync: restart_guard must be 'auto' or 'strict'"
+            )
     if (count := len(settings.diallers)) % 2 == 0:
         fails = f"{count} masters survive the loss of {count // 2 - 1}, as {count - 1} do"
         log.warning("%s", f"{fails}: use an odd number of masters")

@@ -602,11 +602,11 @@ def address(master: object, *, name: str) -> AnyDialler:
             _check_sentinels(sentinels, name=name)
             return SentinelAddress(pool, master, sentinels)
         return Address(pool, master)
-    if isinstance(master, ServiceDialler | ClusterMaster):
-        return master
     if hasattr(master, "dial") and hasattr(master, "secrets"):
         dialler: Dialler = master
         return dialler
+    if isinstance(master, ServiceDialler | ClusterMaster):
+        return master
     if isinstance(master, RedisCluster):
         raise TypeError(
             f"{name} can't be a Redis Cluster: Redlock.of_cluster() takes it alone, and makes"

@@ -13,6 +13,7 @@ import asyncio
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from redlock_aio._log import log
 from redlock_aio._protocol import cluster_nodes, commands, confirmation, tags
@@ -26,6 +27,7 @@ from redlock_aio._transport.address import (
     AnyDialler,
     ClusterDialler,
     ClusterMaster,
+    Dialler,
     NodeAddress,
     ServiceDialler,
     chosen_name,
@@ -399,12 +401,12 @@ def route_to(
 
         changed: As for `ConfirmedRoute`.
     """
+    if hasattr(dialler, "dial"):  # first, because the next question takes far longer
+        return Route(cast("Dialler", dialler), client_name)
     if isinstance(dialler, ServiceDialler):
         return Sentinels(dialler, clock, client_name=client_name, changed=changed)
-    if isinstance(dialler, ClusterMaster):
-        cluster = dialler.cluster
-        if cluster not in clusters:
-            clusters[cluster] = ClusterNodes(cluster, clock, client_name=client_name)
-        nodes = clusters[cluster]
-        return ClusterRoute(dialler, clock, nodes, client_name=client_name, changed=changed)
-    return Route(dialler, client_name)
+    cluster = dialler.cluster
+    if cluster not in clusters:
+        clusters[cluster] = ClusterNodes(cluster, clock, client_name=client_name)
+    nodes = clusters[cluster]
+    return ClusterRoute(dialler, clock, nodes, client_name=client_name, changed=changed)
