@@ -65,17 +65,33 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Question(Sender):
-    """A command of the transport itself, such as ``INFO``; await its *reply*."""
+    """
+    One command of the transport itself, such as ``INFO``, or several; await the *reply*.
 
-    __slots__ = ("payload", "reply")
+    Args:
+        number: The number of commands in *payload*. Their reply is the first one that failed,
+            else the last one; it comes with the last one.
+    """
 
-    def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_failed", "_missing", "number", "payload", "reply")
+
+    def __init__(self, payload: bytes, loop: asyncio.AbstractEventLoop, number: int = 1) -> None:
         self.payload = payload
+        self.number = self._missing = number
         self.reply: asyncio.Future[object] = loop.create_future()
+        self._failed: object = None
 
     def on_reply(self, _master: int, reply: object, /) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
+        self._missing -= 1
+        if self._missing > 0:
+            if self._failed is None and isinstance(reply, Exception | NoReply):
+                self._failed = reply
+        elif not self.reply.done():
+            self.reply.set_result(reply if self._failed is None else self._failed)
+
+
+LOADS = b"".join([script.load for script in scripts.SCRIPTS])
+"""The commands that load all scripts."""
 
 
 class MasterError(Exception):
@@ -385,9 +401,9 @@ class Connection(asyncio.Protocol):
         # After SCRIPT FLUSH or a failover every command underway gets NOSCRIPT. The first of
         # them sends the scripts; the others find that load underway and wait behind it.
         if self._loaded is None or self._loaded.done():
-            loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
-            self._loaded = loads[-1].reply
-            self.send(b"".join([load.payload for load in loads]), loads)
+            loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
+            self._loaded = loads.reply
+            self.send(loads.payload, [loads] * loads.number)
         if not sender.debt_ttl or sender.is_repeated:
             return False
         # The repetition runs later than the release was sent. That is safe: it deletes only

@@ -28,6 +28,7 @@ from redlock_aio._rules.timing import RoundTrips
 from redlock_aio._transport.address import Address, AnyDialler, ClusterDialler, why_not_connected
 from redlock_aio._transport.cluster import ClusterNodes, route_to
 from redlock_aio._transport.connection import (
+    LOADS,
     Connection,
     MasterError,
     Question,
@@ -499,7 +500,7 @@ class Master:
         probe = commands.can_free(marker)
         wanted = commands.INFO, commands.TRACKING, probe, self._route.naming
         asked = FirstQuestions(*[Question(command, self._loop) for command in wanted])
-        loads = [Question(script.load, self._loop) for script in scripts.SCRIPTS]
+        loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
         of_route = [Question(command, self._loop) for command in self._route.questions]
         of_guard: GuardQuestions | None = None
         if self._sentry is not None:
@@ -508,12 +509,13 @@ class Master:
             self._sentry.attach(connection)
         # In one write. TRACKING precedes the read of the marker: a change between the two would
         # be pushed to no one.
-        every = [asked.info, *loads, *asked[1:], *of_route, *(of_guard or ())]
+        behind = [*asked[1:], *of_route, *(of_guard or ())]
+        payload = b"".join([question.payload for question in (asked.info, loads, *behind)])
         sent = self._loop.time()
-        connection.send(b"".join([question.payload for question in every]), every)
+        connection.send(payload, [asked.info, *[loads] * loads.number, *behind])
         reply = await asked.info.reply
         took = self._loop.time() - sent
-        for needed in (reply, *[await load.reply for load in loads]):
+        for needed in (reply, await loads.reply):
             if isinstance(needed, NoReply):
                 raise ConnectionError(needed.detail)
             if isinstance(needed, Exception):
