@@ -83,37 +83,42 @@ def diary() -> Diary:
     return Diary()
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_reported(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
-    """Check that the event loop reports no exception, also when the test's objects end."""
+REPORTED = pytest.StashKey[list[dict[str, Any]]]()
+"""What the event loop of a test has reported."""
+
+
+# Hooks instead of fixtures for each test, because a fixture takes longer than they do.
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    names = getattr(item, "fixturenames", [])
+    if is_async_test(item) and "nothing_is_left" not in names:  # others need no loop
+        names.insert(0, "nothing_is_left")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     random.seed(0)  # the delays between attempts are the same in each run
     gc.freeze()  # the collection after the test skips objects from before it
-    reported: list[dict[str, Any]] = []
-    yield reported
+    item.stash[REPORTED] = []
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Check that the event loop reports no exception, also when the test's objects end."""
+    yield
     # The loop is closed. What is not collected now is frozen with the next test: the tasks of
     # thousands of tests would slow down each `asyncio.all_tasks`, and fill the memory.
-    request.node.funcargs.clear()
+    getattr(item, "funcargs", {}).clear()
     gc.collect()  # a task or future whose exception was never retrieved reports it now
-    assert not reported
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(
-    request: pytest.FixtureRequest,
-    nothing_is_reported: list[dict[str, Any]],  # noqa: ARG001 - it is checked after the loop ends
-) -> None:
-    """Check that no task outlives a test."""
-    if is_async_test(request.node):  # others need no loop
-        request.getfixturevalue("nothing_is_left_in_the_loop")
+    assert not item.stash[REPORTED]
 
 
 @pytest.fixture
-async def nothing_is_left_in_the_loop(
-    nothing_is_reported: list[dict[str, Any]],
-) -> AsyncIterator[None]:
-    asyncio.get_running_loop().set_exception_handler(
-        lambda _, context: nothing_is_reported.append(context)
-    )
+async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Check that no task outlives a test, and note what the loop reports."""
+    reported = request.node.stash[REPORTED]
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()
     yield
     assert not asyncio.all_tasks() - before - {asyncio.current_task()}
