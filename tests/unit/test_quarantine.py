@@ -191,7 +191,7 @@ async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
         held = now() + QUARANTINE * 0.85
         while now() < held:
             assert await redlock.lock("r").try_acquire() is None
-            await asyncio.sleep(0.0003 if now() < 2 else 0.1)
+            await asyncio.sleep(0.001 if now() < 2 else 0.1)
         await asyncio.sleep(QUARANTINE)
         assert await answers(redlock) == "GGG"
 
@@ -220,7 +220,7 @@ async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
         until = now() + QUARANTINE * 0.9
         while now() < until:
             assert await redlock.lock("r").try_acquire() is None
-            await asyncio.sleep(0.002 if now() < 2 else 0.1)
+            await asyncio.sleep(0.01 if now() < 2 else 0.1)
         for master in young:
             master.latency = 0.001
         await asyncio.sleep(QUARANTINE)
@@ -312,7 +312,7 @@ async def test_a_set_that_is_founded_in_two_parts_hides_no_flush(
         held = now() + QUARANTINE * 0.85
         while now() < held:
             assert await redlock.lock("r").try_acquire() is None
-            await asyncio.sleep(0.002 if now() < 4 else 0.1)
+            await asyncio.sleep(0.01 if now() < 4 else 0.1)
         masters[number].latency = 0.001
         await asyncio.sleep(QUARANTINE)
         assert await answers(redlock) == "GGG"
@@ -342,7 +342,7 @@ async def test_a_master_that_was_not_reached_before_its_restart_is_not_new(
         masters[1].restart()
         while now() < held:
             assert await redlock.lock("r").try_acquire() is None
-            await asyncio.sleep(0.002 if now() < held - QUARANTINE / 2 else 0.1)
+            await asyncio.sleep(0.01 if now() < held - QUARANTINE / 2 else 0.1)
         await asyncio.sleep(QUARANTINE)
         assert await answers(redlock) == "GGG"
 
