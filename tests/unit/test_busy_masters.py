@@ -380,13 +380,13 @@ async def test_tasks_ask_in_turn_while_most_masters_refuse_to_write(
     fail(masters[:3])
     waiting = [
         asyncio.create_task(redlock.lock(f"r{number}", fencing=fencing).acquire())
-        for number in range(300)
+        for number in range(100)
     ]
     await asyncio.sleep(5)
-    assert redlock.statistics().waiters > 290
+    assert redlock.statistics().waiters > 90
     before = ran(masters[4], RELEASE)
-    await asyncio.sleep(10)
-    assert 500 < ran(masters[4], RELEASE) - before <= 1_000
+    await asyncio.sleep(4)
+    assert 200 < ran(masters[4], RELEASE) - before <= 400
     fail(masters[:3], "")
     back = now()
     leases = await asyncio.gather(*waiting)
