@@ -64,6 +64,12 @@ class Job:
     rest: float = 0.0
     """The longest time in seconds for which a task rests after a turn."""
 
+    pace: float = 0.0
+    """
+    The longest time in seconds between the begins of two turns of a task, unless the first one
+    takes longer: a fast machine has not more to do then than a slow one can.
+    """
+
     stall: float = 1.7
     """Seconds for which SIGUSR1 blocks the event loop."""
 

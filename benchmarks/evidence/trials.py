@@ -185,13 +185,13 @@ def parted(
 
 CANCELLED: Mapping[str, object] = {
     "cancel": 1.0, "ttl": 60_000, "guard": "off", "tasks": 16, "keys": tuple("abcdef"),
-    "body": (0.0, 0.003), "long": 0.0, "extend": 0.3, "handover": 0.0, "rest": 0.06,
+    "body": (0.0, 0.003), "long": 0.0, "extend": 0.3, "handover": 0.0, "pace": 0.12,
 }  # fmt: skip
 """
 Turns that are cancelled. The ttl is so long that no key expires: what a turn has left stays. The
-guard is off, so that a master votes as soon as it has restarted: two may hold a lock then. With
-these rests there are more than a thousand turns a second, and processors are left for others; with
-so few keys most turns still find others that want theirs.
+guard is off, so that a master votes as soon as it has restarted: two may hold a lock then. At this
+pace there are up to 800 turns a second, and processors are left for others; with so few keys most
+turns still find others that want theirs.
 """
 
 ALL_FAIR: Mapping[str, object] = {
@@ -203,7 +203,8 @@ PARTITIONS = tuple(
     Trial(
         Row(
             f"cut off: {name}", "One client loses packets to or from some masters.",
-            act, seconds=13.0, needs=NETWORK, job={"wait": 20_000, "body": (0.0, 0.04)},
+            act, seconds=13.0, needs=NETWORK,
+            job={"wait": 20_000, "body": (0.0, 0.04), "rest": 1.0},
         ),
         ("plain", "read-write", "semaphore"),  # the writers and the permits are fair and fenced
         # A client that is cut off may delay the others until its registration in a queue has
@@ -305,7 +306,7 @@ NOBODY_WAITS = Trial(
     Row(
         "nobody waits for permits", "All try at once for two permits, again and again.",
         until_calm(PAUSE, DROP), seconds=6.0,
-        job={**ALL_FAIR, "wait": 0, "body": (0.0, 0.02)},
+        job={**ALL_FAIR, "wait": 0, "body": (0.0, 0.02), "pace": 0.1},
     ),
     ("semaphore",), clean_within=2.0,
 )  # fmt: skip

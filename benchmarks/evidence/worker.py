@@ -224,6 +224,7 @@ class Task:
         """Acquire, work and release until the run ends; cancel some of these turns."""
         job = self.job
         while (left := self.worker.time_left()) > LEAST_LEFT:
+            began = time.monotonic()
             wait = min(job.wait, int(left * 1000))
             if job.cancel and self.random.random() < job.cancel:
                 await self._cancelled_turn(self.random.choice((0, wait, wait)))
@@ -231,6 +232,9 @@ class Task:
                 await self._turn(wait)
             if job.rest:
                 await asyncio.sleep(self.random.uniform(0, job.rest))
+            if job.pace:
+                again_at = began + self.random.uniform(0, job.pace)
+                await asyncio.sleep(max(0.0, again_at - time.monotonic()))
 
     async def _turn(self, wait: int) -> None:
         """Acquire, work and release."""

