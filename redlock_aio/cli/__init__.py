@@ -4,6 +4,7 @@ The command ``redlock``, also ``python -m redlock_aio``; the extra ``cli`` insta
 Results go to stdout, messages to stderr. The modules import public names of redlock_aio only.
 """
 
+import importlib.util
 import signal
 import sys
 import threading
@@ -22,17 +23,16 @@ def main() -> int:
     raises = is_main and interrupted is signal.default_int_handler
     if raises:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        from redlock_aio.cli import app
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in NEEDED:
-            raise
-        sys.stderr.write(
-            f"redlock: the package {package!r} is missing:"
-            " pip install '.[cli]' in the clone of redlock_aio\n"
-        )
-        return 70  # as `exits.Exit.FAILED`
+    for package in NEEDED:
+        # One of them is imported only when there is something to draw.
+        if importlib.util.find_spec(package) is None:
+            sys.stderr.write(
+                f"redlock: the package {package!r} is missing:"
+                " pip install '.[cli]' in the clone of redlock_aio\n"
+            )
+            return 70  # as `exits.Exit.FAILED`
+    from redlock_aio.cli import app
+
     if raises:
         signal.signal(signal.SIGINT, interrupted)
     return app.main(sys.argv[1:])

@@ -1,23 +1,15 @@
-"""The help of ``redlock`` and its commands: one panel for each kind of option, and an example."""
+"""
+The help of ``redlock`` and its commands: one panel for each kind of option, and an example.
 
-import inspect
-from collections.abc import Iterable, Iterator
+The pages themselves are made in `help_pages`, which is imported when somebody asks for one.
+"""
+
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from redlock_aio.cli import durations
-
 MASTERS_PANEL = "Masters and output"
-"""The panel of the options that every command has."""
-
-WIDEST = 100
-"""Longer lines are hard to read."""
+"""The panel of the options that every command has; the last one."""
 
 
 class HelpfulCommand(TyperCommand):
@@ -29,7 +21,9 @@ class HelpfulCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        formatter.write(_rendered(_of_command(self, ctx)))
+        from redlock_aio.cli import help_pages
+
+        formatter.write(help_pages.of_command(self, ctx, MASTERS_PANEL))
 
 
 class HelpfulGroup(TyperGroup):
@@ -37,90 +31,6 @@ class HelpfulGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        rows = [
-            (Text(name, style="bold cyan"), Text(_first_paragraph(command.help or "")))
-            for name, command in self.commands.items()
-        ]
-        parts = [
-            *_head(f"{ctx.command_path} [OPTIONS] COMMAND ...", self.help, self.epilog),
-            _panel("Commands", rows, _width(rows)),
-            *_panels(self.get_params(ctx)),
-            Text(f"{ctx.command_path} COMMAND --help tells more about a command."),
-        ]
-        formatter.write(_rendered(parts))
+        from redlock_aio.cli import help_pages
 
-
-def _of_command(command: Any, ctx: Any) -> Iterator[RenderableType]:
-    params = command.get_params(ctx)
-    arguments = [param for param in params if param.param_type_name == "argument"]
-    words = [arg.metavar if arg.required else f"[{arg.metavar}]" for arg in arguments]
-    usage = " ".join([ctx.command_path, "[OPTIONS]", *words])
-    yield from _head(usage, command.help, command.epilog)
-    yield from _panels(params)
-    if any(param.metavar == "DURATION" for param in params):
-        yield Text(f"A DURATION is {durations.EXPLAINED}.")
-
-
-def _head(usage: str, text: str | None, example: str | None) -> Iterator[RenderableType]:
-    yield Text.assemble(("Usage: ", "bold"), usage)
-    for paragraph in inspect.cleandoc(text or "").split("\n\n"):
-        yield Text()
-        yield Text(paragraph.replace("\n", " "))
-    if example:
-        yield Text()
-        yield Text.assemble(("Example: ", "bold"), (example, "green"))
-    yield Text()
-
-
-def _panels(params: Iterable[Any]) -> Iterator[RenderableType]:
-    """Yield the panels of *params*: arguments, the command's own options, those of all commands."""
-    panels: dict[str, list[tuple[Text, Text]]] = {"Arguments": [], "Options": []}
-    for param in params:
-        name = "Arguments" if param.param_type_name == "argument" else "Options"
-        rows = panels.setdefault(getattr(param, "rich_help_panel", None) or name, [])
-        text = Text(param.help or "")
-        if variable := getattr(param, "envvar", None):
-            text.append(f" Variable: {variable}.")
-        rows.append((_names(param), text))
-    if common := panels.pop(MASTERS_PANEL, None):
-        panels[MASTERS_PANEL] = common  # the last one, also below --help
-    width = max(map(_width, panels.values()))
-    for title, rows in panels.items():
-        if rows:
-            yield _panel(title, rows, width)
-
-
-def _names(param: Any) -> Text:
-    """Return the names of an option and its value, or the name of an argument."""
-    if param.param_type_name == "argument":
-        return Text(param.metavar, style="bold cyan")
-    names = Text(", ".join(sorted(param.opts, key=len)), style="bold cyan")
-    if not param.is_flag and not param.count:
-        names.append(f" {param.metavar}", style="yellow")
-    return names
-
-
-def _width(rows: Iterable[tuple[Text, Text]]) -> int:
-    return max((len(names) for names, _ in rows), default=0)
-
-
-def _panel(title: str, rows: Iterable[tuple[Text, Text]], width: int) -> Panel:
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(width=width)
-    table.add_column(ratio=1)
-    for row in rows:
-        table.add_row(*row)
-    return Panel(table, title=title, title_align="left", border_style="dim")
-
-
-def _first_paragraph(text: str) -> str:
-    return inspect.cleandoc(text).partition("\n\n")[0].replace("\n", " ")
-
-
-def _rendered(parts: Iterable[RenderableType]) -> str:
-    """Return the text of *parts*, as wide as the terminal, and in colour if it has some."""
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(Padding(part, (0, 1)), width=min(console.width, WIDEST))
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        formatter.write(help_pages.of_group(self, ctx, MASTERS_PANEL))

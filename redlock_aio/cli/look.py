@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from redlock_aio import (
     Answer,
@@ -142,7 +139,7 @@ async def watch(
     async with frame.connected() as redlock:
         with wrong_options():
             state = await state_of(redlock, key, permits)
-        live = frame.out.in_terminal and not (frame.out.as_json or Console().is_dumb_terminal)
+        live = frame.out.in_terminal and not frame.out.as_json and not _is_dumb_terminal()
         view = Picture(frame) if live else Changes(frame)
         with view:
             while True:
@@ -152,6 +149,12 @@ async def watch(
                     return verdict(state)
                 await asyncio.sleep(min(pause, left))
                 state = await state_of(redlock, key, permits)
+
+
+def _is_dumb_terminal() -> bool:
+    from rich.console import Console  # as elsewhere here: see `drawing`
+
+    return Console().is_dumb_terminal
 
 
 class Changes:
@@ -182,6 +185,8 @@ class Picture:
     """Shows the state in a terminal, and updates it in place."""
 
     def __init__(self, frame: Frame) -> None:
+        from rich.live import Live
+
         self._frame = frame
         self._live = Live(auto_refresh=False)
 
@@ -194,6 +199,8 @@ class Picture:
 
     def show(self, state: LockState | SemaphoreState) -> None:
         """Replace what is shown: the state, and the masters that differ from it."""
+        from rich.text import Text
+
         lines = text_of(self._frame, state).splitlines()
         own = lines[: len(lines) - len(state.views)]
         others = [f"  {self._frame.out.printable(str(view))}" for view in differing(state)]

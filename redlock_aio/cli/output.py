@@ -10,17 +10,14 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TextIO
-
-from rich.console import Console, RenderableType
-from rich.measure import Measurement
-from rich.padding import Padding
-from rich.table import Column, Table
-from rich.text import Text
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from redlock_aio.cli.exits import Failure
 from redlock_aio.cli.redaction import Redaction
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Row = Sequence[str]
 
@@ -55,7 +52,7 @@ class Output:
         """Whether stdout is a terminal; `rich` also takes a pipe for one, if FORCE_COLOR is set."""
         return sys.stdout is not None and sys.stdout.isatty()
 
-    def result(self, facts: Mapping[str, object], text: str | Text) -> None:
+    def result(self, facts: Mapping[str, object], text: "str | Text") -> None:
         """
         Write a result to stdout: *facts* as one line of JSON, or *text*.
 
@@ -69,11 +66,13 @@ class Output:
         if self.as_json:
             _write(sys.stdout, self._line(facts))
             return
-        shown = Text(self.hide(text)) if isinstance(text, str) else text
+        shown = self.hide(text) if isinstance(text, str) else text
         if self.in_terminal:
-            _print(map(_indented, shown.split("\n", allow_blank=True)))
+            from redlock_aio.cli import drawing
+
+            _write(sys.stdout, drawing.wrapped(shown))
         else:
-            _write(sys.stdout, shown.plain)
+            _write(sys.stdout, shown if isinstance(shown, str) else shown.plain)
 
     def table(
         self, columns: Row, rows: Sequence[Row], styles: Mapping[str, str] | None = None
@@ -95,19 +94,9 @@ class Output:
         if not self.in_terminal:
             _write(sys.stdout, "\n".join("\t".join(row) for row in (columns, *clean)))
             return
-        table = Table(
-            *(Column(name, no_wrap=True) for name in columns),
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-        )
-        cells = [[Text(cell, (styles or {}).get(cell, "")) for cell in row] for row in clean]
-        for row in cells:
-            table.add_row(*row)  # a `Text`, because a name may look like markup
-        console = Console()
-        endless = console.options.update(max_width=100_000)
-        fits = Measurement.get(console, endless, table).maximum <= console.width
-        _print([table] if fits else _stacked(columns, cells, console.width))
+        from redlock_aio.cli import drawing
+
+        _write(sys.stdout, drawing.table(columns, clean, styles or {}))
 
     def note(self, text: str, **facts: object) -> None:
         """Write a message to stderr; *facts* are added with ``--json``."""
@@ -186,38 +175,6 @@ def complain(line: str) -> None:
 
 def _encoded(stream: TextIO, line: str) -> bytes:
     return f"{line}\n".encode(stream.encoding or "utf-8", "backslashreplace")
-
-
-def _indented(line: Text) -> RenderableType:
-    """Return *line* so that it stays behind its indent when it is wrapped."""
-    indent = len(line.plain) - len(line.plain.lstrip())
-    return Padding(line[indent:], (0, 0, 0, indent)) if indent else line
-
-
-def _stacked(columns: Row, rows: Sequence[Sequence[Text]], width: int) -> Iterator[RenderableType]:
-    """Yield the lines of a table that is too wide: a name, and below it its cells with titles."""
-    for name, *cells in rows:
-        name.stylize("bold")
-        yield name
-        line = Text()
-        for title, cell in zip(columns[1:], cells, strict=True):
-            if not cell:
-                continue
-            piece = Text.assemble((title.lower(), "dim"), " ", cell)
-            if line and 4 + len(line) + 3 + len(piece) > width:
-                yield _indented(Text(" " * 4) + line)
-                line = Text()
-            line += Text.assemble("   " if line else "", piece)
-        yield _indented(Text(" " * 4) + line)
-
-
-def _print(parts: Iterable[RenderableType]) -> None:
-    """Write *parts* to a terminal."""
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    _write(sys.stdout, captured.get().removesuffix("\n"))
 
 
 def _write(stream: TextIO | None, text: str) -> None:

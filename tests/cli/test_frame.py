@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -278,6 +279,17 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     how = "pip install '.[cli]' in the clone of redlock_aio"
     wanted = f"redlock: the package {missing!r} is missing: {how}\n"
     assert (done.returncode, done.stdout, done.stderr) == (Exit.FAILED, "", wanted)
+
+
+def test_only_what_draws_imports_rich() -> None:
+    """Each start of `redlock` would take longer."""
+    folder = Path(str(app.__file__)).parent
+    importing = {
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search("^(from|import) rich", path.read_text(), re.MULTILINE)
+    }
+    assert importing == {"drawing.py", "help_pages.py"}
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")

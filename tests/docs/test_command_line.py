@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from redlock_aio import Answer, Holder, LockState, MasterView, SemaphoreState
-from redlock_aio.cli import app, bench, durations, helping, look
+from redlock_aio.cli import app, bench, durations, help_pages, helping, look
 from redlock_aio.cli.doctor import command
 from redlock_aio.cli.doctor.facts import MasterFacts
 from redlock_aio.cli.doctor.findings import Finding, Kind
@@ -96,7 +96,7 @@ def test_the_help_of_each_command(
     assert app.main([name, "--help"]) == Exit.DONE
     shown = capsys.readouterr().out
     lines = shown.splitlines()
-    assert max(map(len, lines)) <= min(columns, helping.WIDEST)
+    assert max(map(len, lines)) <= min(columns, help_pages.WIDEST)
     assert f"Example: {COMMANDS[name].epilog}" in shown
     assert "\x1b" not in shown
     for strange in ("<", "[default", "list[", "{", "[[", "[env"):

@@ -4,10 +4,9 @@ import collections
 import time
 from collections.abc import Container, Sequence
 from statistics import median
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from redlock_aio import requirements
 from redlock_aio.cli import durations
@@ -18,6 +17,9 @@ from redlock_aio.cli.doctor.findings import Finding, Kind, Severity
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.frame import Duration, Frame, command
 from redlock_aio.requirements import Eligibility
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 PATIENCE = 10_000
 """The default of ``--timeout`` in ms."""
@@ -147,6 +149,8 @@ def show(
         frame.out.table(titles, cells, {"yes": "green", "no": "bold red"})
     for finding in found:
         frame.out.result(json_of(finding), text_of(frame, finding))
+    from rich.text import Text  # see `redlock_aio.cli.drawing`
+
     total = Text(f"\nmasters: {len(masters)}")
     for (name, count), severity in zip(counts.items(), reversed(Severity), strict=True):
         word = name.removesuffix("s") if count == 1 and name != "serious" else name
@@ -211,8 +215,10 @@ def json_of(finding: Finding) -> dict[str, Any]:
     }
 
 
-def text_of(frame: Frame, finding: Finding) -> Text:
+def text_of(frame: Frame, finding: Finding) -> "Text":
     """Return a finding for people, on three lines, and for masters on a laptop one more."""
+    from rich.text import Text
+
     kind = finding.kind
     where = f"{', '.join(finding.masters)}: " if finding.masters else ""
     text = Text.assemble(
