@@ -71,8 +71,9 @@ class _FakeTransport(asyncio.Transport):
         """Return the commands that *data* completes."""
         global _begin  # noqa: PLW0603 - of the process: each master would have its own texts
         first, self._has_begun = not self._has_begun, True
-        if first and data == _begin[0]:
-            return _begin[1]
+        before, known = _begin  # read once: a master in another thread may set it
+        if first and data == before:
+            return known
         self.reader.feed(data)
         commands = list(iter(self.reader.gets, _NOT_ENOUGH))
         if first and len(data) > _LONG and data == b"".join(pack(*each) for each in commands):
@@ -195,13 +196,13 @@ class FakeMaster(Commands):
 
     def _awake(self) -> None:
         self._hung = False
-        for dialler in self._diallers:
+        while self._diallers:  # another thread may add to it
+            dialler = self._diallers.pop(0)
             loop = dialler.get_loop()
             if loop is running():
                 _end(dialler)
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(_end, dialler)
-        self._diallers.clear()
 
     @in_its_loop
     def cut(self) -> None:
@@ -242,8 +243,10 @@ class FakeMaster(Commands):
         await asyncio.sleep(self.latency)
         while self._hung:
             resumed = asyncio.get_running_loop().create_future()
+            # First added, then tested: `_awake`, in another thread, does both in the other order.
             self._diallers.append(resumed)
-            await resumed
+            if self._hung:
+                await resumed
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
         before, self._loop = self._loop, asyncio.get_running_loop()

@@ -412,6 +412,26 @@ def test_a_second_loop_goes_on_where_a_closed_one_has_ended(later: int) -> None:
     assert master.keys == {}
 
 
+async def test_a_thread_that_resumes_it_as_a_client_begins_to_wait_lets_that_connect(
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has seen that the master hangs, and does not wait yet."""
+    master.hang()
+    loop = asyncio.get_running_loop()
+    make = loop.create_future
+
+    def resumes() -> "asyncio.Future[object]":
+        if now() >= LATENCY:  # not the one of the sleep before
+            monkeypatch.undo()
+            master.resume()
+        return make()
+
+    monkeypatch.setattr(loop, "create_future", resumes)
+    async with asyncio.timeout(10):
+        await master.dial()
+    assert now() == pytest.approx(LATENCY)
+
+
 def test_faults_and_changes_between_two_runs_of_a_loop_are_noticed_in_the_next() -> None:
     """As in a state machine of Hypothesis, which has a loop for all its steps."""
     master, connection = FakeMaster(latency=LATENCY), Connection()
