@@ -174,10 +174,12 @@ class Portal:
         try:
             loop.call_soon_threadsafe(self._begin, call)
             call.ended.acquire()
-        except BaseException:
+        except BaseException as error:
             # Interrupted, perhaps before the task was started: then nobody waits for it.
             if call.task is None:
                 self._calls.pop(call, None)
+            if isinstance(error, RuntimeError) and loop.is_closed():
+                raise RedlockError(*WAS_CLOSED) from None  # see `_run`
             raise
         task, call.task = call.task, None
         try:
@@ -245,6 +247,10 @@ class Portal:
         finally:
             self.ended = True
             _running.discard(self)
+            # A signal handler has closed the manager between the lines of a call, in the thread
+            # of that: the loop has waited in vain for the call to begin it.
+            for call in list(self._calls):
+                call.ended.release()
 
     async def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         """

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, RedlockError
+from redlock_aio import LockNotAcquiredError, LockNotHeldError, RedlockError
 from redlock_aio.sync import Lock, Redlock, _portal
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._portal import Portal
@@ -202,12 +202,20 @@ def test_a_thread_that_is_interrupted_twice_gives_back_the_lease(
     assert redlock.statistics().leases == 0
 
 
-def interrupted_at(call: int, act: Callable[[Any], None]) -> int:
+def time_is_over() -> None:
+    raise TimeLimitError
+
+
+def interrupted_at(
+    call: int, act: Callable[[Any], None], handler: Callable[[], None] = time_is_over
+) -> int:
     """
     Call *act*, and interrupt it where CPython handles a signal for the *call*-th time.
 
     Args:
         act: Sets the profile function that it gets for the part of it that counts.
+
+        handler: What the signal does there.
 
     Returns:
         The number of these places in that part, or until the interrupt.
@@ -220,7 +228,8 @@ def interrupted_at(call: int, act: Callable[[Any], None]) -> int:
         if event in {"call", "c_return"} and frame.f_code.co_name not in {"_remove", "__del__"}:
             calls += 1
             if calls == call:
-                raise TimeLimitError
+                sys.setprofile(None)
+                handler()
 
     before = sys.getprofile()
     try:
@@ -250,6 +259,37 @@ def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Re
         assert not lock._entered
         assert free(redlock)
         assert redlock.statistics().leases == 0
+    assert calls > 10
+
+
+def test_a_signal_handler_may_close_a_manager_at_any_call_of_an_acquisition(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close` waits for that call, which may not have begun: its thread runs the handler."""
+    monkeypatch.setattr(_portal, "PATIENCE", 0.05)
+    codes: set[str] = set()
+    call = calls = 0
+    while calls == call:
+        call += 1
+        redlock = Redlock(masters, restart_guard="off")
+        redlock.check()
+        lock = redlock.lock("r")
+
+        def acquire(profile: Any, lock: Lock = lock) -> None:
+            lease = None
+            sys.setprofile(profile)
+            try:
+                lease = lock.acquire()
+            except RedlockError as error:
+                codes.add(error.code)
+            sys.setprofile(None)
+            if lease is not None:
+                with contextlib.suppress(LockNotHeldError):
+                    lease.release()
+
+        calls = interrupted_at(call, acquire, redlock.close)
+        redlock.close()
+    assert codes == {"redlock-closed"}
     assert calls > 10
 
 
