@@ -156,7 +156,8 @@ class FakeMaster(Commands):
         # A dict, because the order of a set changes from run to run.
         self._connections: dict[_FakeTransport, None] = {}
         self._inbox: deque[tuple[_FakeTransport, bytes]] = deque()
-        self._outbox: deque[tuple[_FakeTransport, bytes]] = deque()
+        self._outbox: deque[tuple[asyncio.AbstractEventLoop, _FakeTransport, bytes]] = deque()
+        """The replies and pushes underway, each with the loop that has its timer."""
         self._held: list[tuple[_FakeTransport, bytes]] = []
         self._serves: _FakeTransport | None = None
         self._behind = bytearray()
@@ -263,7 +264,9 @@ class FakeMaster(Commands):
         self._age_at += later
         for key, (value, until) in self._keys.items():
             self._keys[key] = (value, until + later)
-        self._outbox.clear()
+        for underway in list(self._outbox):
+            if underway[0].is_closed():  # loops of other threads go on
+                self._outbox.remove(underway)
         if self._hung:
             self._due = len(self._inbox)
         else:
@@ -326,11 +329,11 @@ class FakeMaster(Commands):
         if self._outbox:
             at = max(at, self._answers_at)
         self._answers_at = at
-        self._outbox.append((transport, data))
+        self._outbox.append((loop, transport, data))
         loop.call_at(at, self._answer_next)
 
     def _answer_next(self) -> None:
-        transport, data = self._outbox.popleft()
+        _, transport, data = self._outbox.popleft()
         transport.deliver(data)
 
 

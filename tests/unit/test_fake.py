@@ -412,6 +412,23 @@ def test_a_second_loop_goes_on_where_a_closed_one_has_ended(later: int) -> None:
     assert master.keys == {}
 
 
+def test_a_loop_that_goes_on_gets_its_replies_after_the_end_of_another_one() -> None:
+    """As that of a manager for threads, while another one on the same master is closed."""
+    master, connection = FakeMaster(latency=LATENCY), Connection()
+
+    async def ask() -> None:
+        (await connection.dial(master)).write(GET)
+        await asyncio.sleep(LATENCY * 0.75)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(ask())
+        for _ in range(2):  # the second one finds that the loop of the first one is closed
+            with contextlib.closing(VirtualTimeLoop()) as loop:
+                loop.run_until_complete(Connection().dial(master))
+        runner.run(asyncio.sleep(LATENCY))
+    assert connection.replies == [None]
+
+
 async def test_a_thread_that_resumes_it_as_a_client_begins_to_wait_lets_that_connect(
     master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
