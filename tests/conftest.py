@@ -1,7 +1,7 @@
 """
 Settings of all tests, and the choice of those that run by default.
 
-``python -m pytest`` runs a short form of everything, in less than three minutes on two
+``python -m pytest`` runs a short form of everything, in five to ten minutes on two
 cores.
 ``python -m pytest --full`` runs everything: the second kind of server, faults, long proofs
 and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
