@@ -6,7 +6,7 @@ Runs the cells of the fault matrix with more seeds, over days if need be, in a l
 
 One run of a cell is a sample: a defect that shows in one of ten runs is mostly missed by it. Here
 each run takes the cell with the fewest runs so far and a new seed, and adds a line to
-`results-seeds.jsonl`, in `build/evidence`, or in `benchmarks` with `--publish`. In one of three
+`results-seeds.jsonl`, in `build/evidence`, or in `benchmarks` with `--publish`. In one of six
 runs the locks are wanted all the time, as in the matrix; in the others each task rests for up to a
 second after a turn, so that a lock is often free when it is asked for. No run begins after
 `--minutes`. Started again, it continues. `results-seeds.md` has the runs and sections of each cell,
@@ -46,7 +46,7 @@ FEWEST = 200
 MANY = 30
 """The runs after which a cell with so few sections comes no more before the others."""
 
-RESTS = 0.0, 1.0, 1.0
+RESTS = 0.0, 1.0, 1.0, 1.0, 1.0, 1.0
 """The longest rest of a task after a turn, in seconds, one of which is drawn for each run."""
 
 MISSED = 0.05
