@@ -678,4 +678,5 @@ def main(job: Job, name: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what was imported stays to the end, and the end takes less time
     main(Job.read(Path(sys.argv[1])), sys.argv[2])
