@@ -7,6 +7,7 @@ pushes with those of real servers.
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 from collections import deque
@@ -93,8 +94,8 @@ class _FakeTransport(asyncio.Transport):
         loop = self.loop or asyncio.get_running_loop()
         if loop is running():
             loop.call_soon(call, argument)
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(call, argument)
+        else:
+            _elsewhere(loop, call, argument)
 
     def abort(self) -> None:
         self.close()
@@ -155,14 +156,15 @@ class FakeMaster(Commands):
         self.latency = latency
         # A dict, because the order of a set changes from run to run.
         self._connections: dict[_FakeTransport, None] = {}
+        # What is underway. Each has a timer in the loop of its client, which ends with that loop.
         self._inbox: deque[tuple[_FakeTransport, bytes]] = deque()
-        self._outbox: deque[tuple[asyncio.AbstractEventLoop, _FakeTransport, bytes]] = deque()
-        """The replies and pushes underway, each with the loop that has its timer."""
+        self._outbox: deque[tuple[_FakeTransport, bytes]] = deque()
         self._held: list[tuple[_FakeTransport, bytes]] = []
         self._serves: _FakeTransport | None = None
         self._behind = bytearray()
         self._arrives_at = self._answers_at = 0.0  # the last request and reply underway
-        self._due = 0
+        self._due: list[asyncio.AbstractEventLoop] = []
+        """The loops of the requests that have arrived since `hang`."""
         self._hung = False
         self._diallers: list[asyncio.Future[None]] = []
         """Those that wait for a connection to the hung master, each in its own loop."""
@@ -189,9 +191,9 @@ class FakeMaster(Commands):
         for transport, data in self._held:
             self._say(transport, data)
         self._held.clear()
-        for _ in range(self._due):
-            self._serve_next()
-        self._due = 0
+        for loop in self._due:
+            self._serve_next(loop)
+        self._due.clear()
         for key in self._pushes.remembered:
             self._notice(key)
 
@@ -202,14 +204,14 @@ class FakeMaster(Commands):
             loop = dialler.get_loop()
             if loop is running():
                 _end(dialler)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(_end, dialler)
+            else:
+                _elsewhere(loop, _end, dialler)
 
     @in_its_loop
     def cut(self) -> None:
         """Reset all connections; requests underway are lost, new connections work."""
         self._inbox.clear()
-        self._due = 0
+        self._due.clear()
         for connection in list(self._connections):
             connection.lose(ConnectionResetError("connection reset by peer"))
 
@@ -250,28 +252,14 @@ class FakeMaster(Commands):
                 await resumed
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
-        before, self._loop = self._loop, asyncio.get_running_loop()
-        if before is not None and before.is_closed():
-            self._outlive(before.time())
+        self.go_on()
         transport = _FakeTransport(self)
-        transport.loop = self._loop
+        self._loop = transport.loop = asyncio.get_running_loop()
         self._connections[transport] = None
+        _take(self._outbox, None)
+        if not self._hung:
+            self._serve_next(None)
         return transport, self
-
-    def _outlive(self, at: float) -> None:
-        """Go on after a loop that was closed *at* this time, and its timers with it."""
-        later = self._time() - at  # virtual time begins at 0 in each loop
-        self._age_at += later
-        for key, (value, until) in self._keys.items():
-            self._keys[key] = (value, until + later)
-        for underway in list(self._outbox):
-            if underway[0].is_closed():  # loops of other threads go on
-                self._outbox.remove(underway)
-        if self._hung:
-            self._due = len(self._inbox)
-        else:
-            while self._inbox:
-                self._serve_next()
 
     def forget(self, transport: _FakeTransport) -> None:
         """Remove a connection that has ended; its requests underway are still executed."""
@@ -290,15 +278,17 @@ class FakeMaster(Commands):
         loop.call_at(at, self._arrive)
 
     def _arrive(self) -> None:
+        loop = asyncio.get_running_loop()
         if self._hung:
-            self._due += 1
+            self._due.append(loop)
         else:
-            self._serve_next()
+            self._serve_next(loop)
 
-    def _serve_next(self) -> None:
-        if not self._inbox:
-            return  # `cut` has dropped the request
-        transport, data = self._inbox.popleft()
+    def _serve_next(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        for transport, data in _take(self._inbox, loop):  # none if `cut` has dropped it
+            self._serve(transport, data)
+
+    def _serve(self, transport: _FakeTransport, data: bytes) -> None:
         replies = bytearray()
         self._serves = transport
         for command in transport.commands(data):
@@ -322,19 +312,51 @@ class FakeMaster(Commands):
             super()._notice(key)
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:
-        loop = running() or transport.loop
+        loop = transport.loop
         if loop is None or loop.is_closed():
             return  # nor is there anybody to hear it
+        if loop.is_running() and loop is not running():
+            _elsewhere(loop, self._say, transport, data)
+            return
         at = loop.time() + self.latency / 2
         if self._outbox:
             at = max(at, self._answers_at)
         self._answers_at = at
-        self._outbox.append((loop, transport, data))
+        self._outbox.append((transport, data))
         loop.call_at(at, self._answer_next)
 
     def _answer_next(self) -> None:
-        _, transport, data = self._outbox.popleft()
-        transport.deliver(data)
+        for transport, data in _take(self._outbox, asyncio.get_running_loop()):
+            transport.deliver(data)
+
+
+def _take(
+    queue: deque[tuple[_FakeTransport, bytes]], loop: asyncio.AbstractEventLoop | None
+) -> list[tuple[_FakeTransport, bytes]]:
+    """
+    Take out of *queue* what is next for the clients in *loop*, and return it.
+
+    What was before it for clients in closed loops, whose timers are gone, is taken, too.
+    """
+    if queue and queue[0][0].loop in (None, loop):
+        return [queue.popleft()]
+    taken = []
+    for underway in list(queue):  # other threads may change it
+        of = underway[0].loop
+        is_left = of is not None and of.is_closed()
+        if is_left or of in (None, loop):
+            with contextlib.suppress(ValueError):  # another thread was faster
+                queue.remove(underway)
+                taken.append(underway)
+            if not is_left:
+                break
+    return taken
+
+
+def _elsewhere(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """Call *call* in the loop of another thread, soon; never, if that is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *args)
 
 
 def _end(waiting: asyncio.Future[None]) -> None:

@@ -41,6 +41,7 @@ def in_its_loop(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[
     def called(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._loop
         if loop is None or loop is running() or not loop.is_running():
+            self.go_on()
             return method(self, *args, **kwargs)
         done = Future[T]()
 
@@ -75,34 +76,41 @@ class Commands(KeyCommands):
         self.fed = 0
         self.replicas = 0
         self.commands: list[list[bytes]] = []
-        self._age, self._age_at = AGE, _now()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = running()
+        self._age, self._age_at = AGE, _now(self._loop)
         self._pushes = Pushes(self._notice, self._used_by)
         super().__init__(Data(self._pushes, self._time))
         self._keys = self._data.keys
 
     def _time(self) -> float:
-        """
-        Return the time of the loop that runs, or has used the master last.
-
-        Raises:
-            RuntimeError: There is none.
-        """
-        loop = self._used_by() or asyncio.get_running_loop()  # which raises the error
-        return loop.time()
+        """Return the time of the loop that runs, or has used the master last; 0 before."""
+        return _now(self._used_by())
 
     def _used_by(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop that runs; outside of one, that which has used the master last."""
         return running() or self._loop
 
+    def go_on(self) -> None:
+        """Take over the loop that runs, if none has used the master, or that one was closed."""
+        loop, before = running(), self._loop
+        if loop is None or not (before is None or before.is_closed()):
+            return
+        self._loop = loop
+        later = loop.time() - _now(before)  # virtual time begins at 0 in each loop
+        self._age_at += later
+        for key, (value, until) in self._keys.items():
+            self._keys[key] = (value, until + later)
+
     @property
     def uptime(self) -> float:
         """The seconds for which the master has been running."""
-        return self._age + _now(self._loop) - self._age_at
+        self.go_on()
+        return self._age + self._time() - self._age_at
 
     @uptime.setter
     def uptime(self, seconds: float) -> None:
-        self._age, self._age_at = seconds, _now(self._loop)
+        self.go_on()
+        self._age, self._age_at = seconds, self._time()
 
     # Changes by another client.
 
@@ -172,6 +180,7 @@ class Commands(KeyCommands):
             listener: The connection on which it came, as the target of pushes; if left
                 out, another client's, which gets no pushes.
         """
+        self.go_on()
         self.commands.append(command)
         self._pushes.speaker = speaker = listener or self._pushes.stranger
         try:
@@ -261,9 +270,8 @@ def running() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _now(used_by: asyncio.AbstractEventLoop | None = None) -> float:
-    loop = running() or used_by
-    return 0.0 if loop is None else loop.time()  # created before the loop, and old enough
+def _now(loop: asyncio.AbstractEventLoop | None) -> float:
+    return 0.0 if loop is None else loop.time()
 
 
 def encode(reply: object) -> bytes:

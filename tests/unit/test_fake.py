@@ -429,6 +429,43 @@ def test_a_loop_that_goes_on_gets_its_replies_after_the_end_of_another_one() -> 
     assert connection.replies == [None]
 
 
+def test_a_loop_that_goes_on_is_not_kept_waiting_by_what_a_closed_one_has_sent() -> None:
+    """The timers of that are gone with it, and there is no new connection."""
+    master, connection = FakeMaster(latency=LATENCY), Connection()
+
+    async def crash() -> None:
+        transport = await Connection().dial(master)
+        transport.write(GET)
+        await asyncio.sleep(LATENCY * 0.75)  # the reply is underway
+        transport.write(pack(b"SET", b"k", b"v"))
+
+    async def ask() -> None:
+        connection.transport.write(GET)
+        await asyncio.sleep(LATENCY * 4)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(connection.dial(master))
+        with contextlib.closing(VirtualTimeLoop()) as loop:
+            loop.run_until_complete(crash())
+        runner.run(ask())
+    assert connection.replies == [b"v"]
+
+
+def test_what_is_set_before_a_loop_runs_has_all_of_its_time_in_the_first_one() -> None:
+    """As in a test that is not async; the time of a real loop began with the machine."""
+    master = FakeMaster()
+    master.set("k", "v", ttl=60_000)
+    master.uptime = 5
+    assert (master.pttl("k"), master.uptime) == (60_000, 5)
+
+    async def look() -> None:
+        await Connection().dial(master)
+        assert 0 < master.pttl("k") <= 60_000
+        assert 5 <= master.uptime < 65
+
+    asyncio.run(look())
+
+
 async def test_a_thread_that_resumes_it_as_a_client_begins_to_wait_lets_that_connect(
     master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
