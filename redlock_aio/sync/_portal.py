@@ -379,12 +379,8 @@ class PortalOpener:
             portal.call(portal.redlock.__aenter__)
         except BaseException:
             if entered:
-                self.leave()
+                self.close(block=True)
             raise
-
-    def leave(self) -> None:
-        """End a block of ``with``; the last one closes the manager, as `close` does."""
-        self._close(block=True)
 
     def _start(self, *, again: bool = False) -> Portal:
         with _lock:
@@ -405,26 +401,41 @@ class PortalOpener:
         self._portal = portal
         return portal
 
-    def close(self) -> None:
+    def close(self, *, block: bool = False) -> None:
         """
         Close the manager, and wait until that is done; harmless if it is closed.
+
+        If the thread is interrupted, such as by a KeyboardInterrupt, the manager is closed anyway.
+
+        Args:
+            block: Whether only a block of ``with`` ends, so that the manager is left open if it
+                was not the last one.
 
         Raises:
             RedlockError: The caller runs in the manager's own event loop.
         """
-        self._close(block=False)
-
-    def _close(self, *, block: bool) -> None:
-        with _lock:
-            portal = self.running
-            if block and portal is not None and portal.entered > 1:
-                portal.entered -= 1
-                return
+        portal, ended = None, False
+        try:
+            with _lock:
+                portal = self.running
+                if block and portal is not None and portal.entered > 1:
+                    portal.entered -= 1
+                    portal, ended = None, True  # as in `enter`
+                else:
+                    if portal is not None:
+                        portal.check_caller()
+                    self._closed = ended = True
             if portal is not None:
-                portal.check_caller()
-            self._closed = True
-        if portal is not None:
-            portal.close()
+                portal.close()
+        except RedlockError:
+            raise
+        except BaseException:
+            if not ended:
+                with contextlib.suppress(RedlockError):
+                    self.close(block=block)
+            elif portal is not None:
+                portal.stop()
+            raise
 
 
 _running: set[Portal] = set()

@@ -536,7 +536,7 @@ class Redlock(OnlyForThreads):
             RedlockError: As for `close`, if the body has no exception of its own.
         """
         try:
-            self._opener.leave()
+            self._opener.close(block=True)
         except RedlockError as refused:
             # Such as SystemExit in a forked child, whose exit status would be another one.
             if error is None or isinstance(error, GeneratorExit):

@@ -351,6 +351,53 @@ def test_an_interrupt_at_any_call_leaves_no_block_of_a_manager(masters: list[Fak
     assert calls > 10
 
 
+def leaves_manager(redlock: Redlock, profile: Any) -> None:
+    with redlock:
+        sys.setprofile(profile)
+    sys.setprofile(None)
+
+
+def closes(redlock: Redlock, profile: Any) -> None:
+    redlock.check()
+    sys.setprofile(profile)
+    redlock.close()
+    sys.setprofile(None)
+
+
+@pytest.mark.parametrize("act", [leaves_manager, closes], ids=["a block", "close()"])
+def test_an_interrupt_at_the_end_of_a_manager_closes_it_anyway(
+    masters: list[FakeMaster], act: Callable[[Redlock, Any], None]
+) -> None:
+    """But for the first two calls, which come before any line that could catch it."""
+    before = portals()
+    call = calls = 2
+    while calls == call:
+        call += 1
+        redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+        calls = interrupted_at(call, functools.partial(act, redlock))
+        until(lambda: portals() == before)
+        with redlock:
+            pass
+        assert portals() == before
+    assert calls > 20
+
+
+def test_an_interrupt_at_the_end_of_an_inner_block_of_a_manager_ends_only_that(
+    masters: list[FakeMaster],
+) -> None:
+    redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+    call = calls = 2
+    while calls == call:
+        call += 1
+        with redlock:
+            calls = interrupted_at(call, functools.partial(leaves_manager, redlock))
+            portal = redlock._opener.running
+            assert portal is not None
+            assert portal.entered == 1
+        assert redlock._opener.running is None
+    assert calls > 3
+
+
 @pytest.mark.parametrize("runs", ["at once", "later"])
 def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, runs: str
