@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redlock_aio
-from redlock_aio import LockLostError, LockNotHeldError, LockState
+from redlock_aio import LockLostError, LockNotHeldError, LockState, RedlockError
 from redlock_aio._api.faces import is_loss
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
@@ -25,8 +25,8 @@ class Term(OnlyForThreads):
 
     __slots__ = ("_lease",)
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self) -> None:
+        self._lease: Lease  # see `Election.__next__`
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self._lease!r}>"
@@ -67,9 +67,18 @@ class Term(OnlyForThreads):
 
             RedlockError: This process is a forked child of the one that leads.
         """
-        self._lease._enter()  # noqa: SLF001 - of this package
-        with contextlib.suppress(LockLostError):
-            self._lease.ensure_valid()
+        lease = self._lease
+        entered = lease._entered  # noqa: SLF001 - of this package
+        try:
+            lease._enter()  # noqa: SLF001 - as above
+            with contextlib.suppress(LockLostError):
+                lease.ensure_valid()
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            if not entered:
+                lease._give_up(stop)  # noqa: SLF001 - as above
+            raise
         return self
 
     def __exit__(
@@ -87,12 +96,12 @@ class Term(OnlyForThreads):
             self._lease.__exit__(kind, error, trace)
         except LockLostError:
             return True
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            self._lease._give_up(stop)  # noqa: SLF001 - of this package
+            raise
         return error is not None and is_loss(error, self._lease.resources)
-
-    def _stand_down(self) -> None:
-        """Release the lease, unless it is over."""
-        with contextlib.suppress(LockNotHeldError):
-            self._lease.release()
 
 
 class Election(OnlyForThreads):
@@ -138,9 +147,22 @@ class Election(OnlyForThreads):
             RedlockError: The manager is closed.
         """
         before, self._term = self._term, None
-        if before is not None:
-            before._stand_down()  # noqa: SLF001 - of this file
-        self._term = term = Term(self._lock.acquire())
+        try:
+            if before is not None:
+                before.lease.release()
+        except LockNotHeldError:
+            pass  # it is over
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            if before is not None:
+                before.lease._give_up(stop)  # noqa: SLF001 - of this package
+            raise
+        # Made first: an interrupt at a call behind the acquisition would find nobody who
+        # releases the lease.
+        term = Term()
+        term._lease = self._lock.acquire()  # noqa: SLF001 - of this file
+        self._term = term
         return term
 
 

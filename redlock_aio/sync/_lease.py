@@ -203,9 +203,14 @@ class Lease(OnlyForThreads):
             RedlockError: This process is a forked child of the one that holds it.
         """
         try:
-            self._surely(self._release)
+            self._call(self._release)
         except LockLostError as error:  # its manager was closed
             raise LockNotHeldError(error.resources, error.reason, error.code) from None
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            self._give_up(stop)
+            raise
 
     def export(self) -> str:
         """
@@ -240,8 +245,16 @@ class Lease(OnlyForThreads):
 
             RedlockError: This process is a forked child of the one that holds it.
         """
-        self.ensure_valid()
-        self._enter()
+        entered = self._entered
+        try:
+            self.ensure_valid()
+            self._enter()
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            if not entered:
+                self._give_up(stop)
+            raise
         return self
 
     def _enter(self) -> None:
@@ -276,11 +289,14 @@ class Lease(OnlyForThreads):
                 # happen in any thread. Nothing is awaited, as after any error.
                 self._portal.start(self._leave, kind, error, trace)
             else:
-                self._surely(self._leave, kind, error, trace)
+                self._call(self._leave, kind, error, trace)
         except RedlockError as why:
             if error is None:
                 raise
             error.add_note(str(why))
+        except BaseException as stop:
+            self._give_up(stop)
+            raise
 
     def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
         """
@@ -298,21 +314,14 @@ class Lease(OnlyForThreads):
                 self._lease.ensure_valid()  # says what it is
             raise
 
-    def _surely(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+    def _give_up(self, stop: BaseException) -> None:
         """
-        Run a coroutine function that ends the lease, see `_call`.
+        Release the lock of a thread that was interrupted by *stop* where its block begins or ends.
 
-        If the thread is interrupted before that has begun, the lease is released anyway.
+        As after a body that has failed, nothing is awaited. A release that has begun goes on.
         """
-        try:
-            self._call(function, *args)
-        except RedlockError:
-            raise
-        except BaseException as stop:
-            # As after a body that has failed, nothing is awaited. If it has begun, it goes on.
-            with contextlib.suppress(RedlockError):
-                self._call(self._leave, type(stop), stop, stop.__traceback__)
-            raise
+        with contextlib.suppress(RedlockError):
+            self._call(self._leave, type(stop), stop, stop.__traceback__)
 
     async def _release(self) -> None:
         self._end()
