@@ -41,7 +41,7 @@ from .controls import CONTROLS, Control
 from .drawing import draw
 from .faults import ROWS, Row
 from .ours import COLUMNS
-from .results import PUBLISHED, Entry, Results, add_output, pack, unexpected
+from .results import PUBLISHED, Entry, Results, add_output, pack, parse_seconds, unexpected
 from .servers import why_no_disks
 from .stopping import stop_cleanly
 
@@ -174,9 +174,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rows", nargs="+", choices=[row.name for row in ROWS], default=[], metavar="ROW")
     add("--columns", nargs="+", choices=list(contestants()), default=[], metavar="COLUMN")
     add("--controls", nargs="*", choices=[each.name for each in CONTROLS], metavar="CONTROL")
-    add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
+    add(
+        "--seconds",
+        type=parse_seconds,
+        default=0.0,
+        help="of each cell (default: as the row needs)",
+    )
     add("--seed", type=int, default=None, help="of all random choices; their timing differs")
-    add("--rest", type=float, default=0.0, help="seconds that a task rests after a turn, at most")
+    add(
+        "--rest",
+        type=parse_seconds,
+        default=0.0,
+        help="seconds that a task rests after a turn, at most",
+    )
     add("--server", choices=("valkey", "redis"), default="valkey")
     add("--containers", action="store_true", help="masters in containers, where a row allows it")
     add("--quick", action="store_true", help="five short cells; keeps no results")

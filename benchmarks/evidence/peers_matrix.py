@@ -33,7 +33,7 @@ from .locks import Contestant
 from .ours import OURS
 from .peers import peers
 from .peers_rows import ONE_MASTER_ROWS, QUORUM_ROWS
-from .results import Entry, Results, add_output, pack
+from .results import Entry, Results, add_output, pack, parse_seconds
 from .stopping import stop_cleanly
 
 RESULTS = "results-faults-peers"
@@ -115,7 +115,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--rows", nargs="+", choices=rows, default=[], metavar="ROW")
     add("--columns", nargs="+", choices=list(everybody()), default=[], metavar="COLUMN")
-    add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
+    add(
+        "--seconds",
+        type=parse_seconds,
+        default=0.0,
+        help="of each cell (default: as the row needs)",
+    )
     add("--seed", type=int, default=None, help="of all random choices; their timing differs")
     add_output(parser)
     options = parser.parse_args(arguments)

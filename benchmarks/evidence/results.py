@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -36,6 +37,22 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         const=PUBLISHED,
         help="keep results in benchmarks/, in the place of those that the pages show",
     )
+
+
+def parse_seconds(text: str) -> float:
+    """
+    Return the value of an option that takes a time; 0 is most often its default.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"takes a number of seconds from 0 on, not {text!r}")
+    return value
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ from .faults import NETWORK, Row
 from .history import Fault, read
 from .ours import OURS
 from .provenance import checker, judged_by, said
-from .results import NOBODY, add_output, pack
+from .results import NOBODY, add_output, pack, parse_seconds
 from .servers import why_no_disks
 from .stopping import stop_cleanly
 from .tables import broken, table
@@ -710,9 +710,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--sections", type=int, help="end with the part in which there are so many in all")
     add("--minutes", type=float, help="end when the parts have lasted for so long in all")
-    add("--seconds", type=float, default=SECONDS, help="of each part")
+    add("--seconds", type=parse_seconds, default=SECONDS, help="of each part")
     add(
-        "--rest", type=float, default=0.0, help="seconds that a client rests after a lease, at most"
+        "--rest",
+        type=parse_seconds,
+        default=0.0,
+        help="seconds that a client rests after a lease, at most",
     )
     add("--seed", type=int, help="of all random choices; their timing differs")
     add_output(parser)

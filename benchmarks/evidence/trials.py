@@ -26,6 +26,7 @@ from .cell import EXPIRY, Cell
 from .checker import check
 from .contestants import contestants
 from .faults import LONG_BODIES, NETWORK, Row, nothing, stopped, suspended
+from .results import parse_seconds
 from .soak import MOST_AWAY, PAUSE, Kind, Targets, happen
 from .stopping import stop_cleanly
 from .world import World
@@ -385,7 +386,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     columns = (column for each in TRIALS for column in each.columns)
     add("--rows", nargs="+", choices=list(dict.fromkeys(each.row.name for each in TRIALS)))
     add("--columns", nargs="+", choices=list(dict.fromkeys(columns)))
-    add("--seconds", type=float, default=0.0, help="of each cell (default: as the row needs)")
+    add(
+        "--seconds",
+        type=parse_seconds,
+        default=0.0,
+        help="of each cell (default: as the row needs)",
+    )
     add("--seed", type=int, default=secrets.randbelow(10**6))
     add("--server", choices=("valkey", "redis"), default="valkey")
     options = parser.parse_args(arguments)

@@ -343,6 +343,22 @@ def test_only_a_flag_replaces_the_published_results(
     assert "--publish: not allowed with argument --output" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--rest", "--seconds"])
+@pytest.mark.parametrize("given", ["-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("parse", [parse, soak.parse], ids=["matrix", "soak"])
+def test_a_time_that_is_none_is_refused(
+    parse: Callable[[list[str]], argparse.Namespace],
+    option: str,
+    given: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert vars(parse([option, "0.5"]))[option[2:]] == 0.5
+    with pytest.raises(SystemExit):
+        parse([option, given])
+    said = f"argument {option}: takes a number of seconds from 0 on, not '{given}'"
+    assert said in capsys.readouterr().err
+
+
 def test_the_quick_form_has_nothing_to_publish(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--quick", "--publish"])

@@ -1,22 +1,29 @@
 """Ways to use a lock: bodies that are cancelled, locks that are kept, inner blocks, commands."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from evidence import cell as cells, ours
+from evidence import cell as cells, ours, worker
 from evidence.checker import OVERLAPS, check
 from evidence.clocks import Clock
+from evidence.contestants import contestants
 from evidence.controls import CONTROLS
 from evidence.history import HistoryError, read
+from evidence.job import Job
 from evidence.leases import MS
 from evidence.matrix import make, parse, plan
 from evidence.ours import COLUMNS, OURS, WAYS, of_library
+from evidence.recorder import Client
+
+from redlock_aio.testing import VirtualTimeLoop
 
 from .kit import Script
 
@@ -318,3 +325,40 @@ def test_a_program_records_its_acquisition_its_writes_and_its_end(tmp_path: Path
     assert verdict.operations["release"] == {"info": 1}
     assert verdict.checks["register"].checked == verdict.operations["write"]["ok"] > 0
     assert {one.client for one in read(tmp_path).operations} == {"w0/1"}
+
+
+# ------------------------------------------------------------------------ pace and rests
+
+
+@pytest.mark.parametrize(
+    ("job", "takes", "turns"),
+    [
+        ({}, 1.0, 1_000),
+        ({"pace": 0.5}, 1.0, 1_000),
+        ({"pace": 4.0}, 0.0, 500),
+        ({"pace": 4.0}, 1.9, 408),
+        ({"rest": 2.0}, 1.0, 500),
+    ],
+)
+def test_a_pace_is_measured_from_the_begin_of_a_turn_and_a_rest_from_its_end(
+    job: dict[str, float], takes: float, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns in 1,000 s. With a pace of up to 4 s one of 1.9 s is followed by 0.55 s on average."""
+    begun = []
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        time = runner.get_loop().time
+        monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=time))
+        of = cast("worker.Worker", SimpleNamespace(
+            job=Job("", "plain", (), "", seed=1, **job),  # type: ignore[arg-type]
+            contestant=contestants()["plain"], store=None, time_left=lambda: 1_000.1 - time(),
+        ))  # fmt: skip
+        client = cast("Client", SimpleNamespace(name="w0/0"))  # draws the same in each run
+        task = worker.Task(of, Mock(), client, 0)
+
+        async def turn(_wait: int) -> None:
+            begun.append(time())
+            await asyncio.sleep(takes)
+
+        monkeypatch.setattr(task, "_turn", turn)
+        runner.run(task.run())
+    assert len(begun) == pytest.approx(turns, rel=0.1)
