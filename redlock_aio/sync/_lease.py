@@ -62,6 +62,9 @@ class Lease(OnlyForThreads):
         self._released = False
         watching = _watch(weakref.ref(self), lease.resources, lease.lost, self._lost, on_lost)
         self._watching = asyncio.create_task(watching)
+        # If another lease of the same lock is released after this one was dropped, no loss can come
+        # any more, and the watch is garbage: asyncio would log that as an error.
+        self._watching._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - as `asyncio.gather` does
 
     def __repr__(self) -> str:
         return repr(self._lease)

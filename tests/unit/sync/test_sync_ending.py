@@ -50,6 +50,21 @@ def test_a_lease_that_is_dropped_warns_and_ends(redlock: Redlock) -> None:
     until(lambda: free(redlock))
 
 
+def test_a_dropped_lease_whose_lock_is_acquired_again_and_released_leaves_no_error_in_the_log(
+    redlock: Redlock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its watch is garbage then: no loss can come any more."""
+    lock = redlock.lock("r", ttl=60_000, reentrant=True)
+    for _ in range(2):
+        with pytest.warns(ResourceWarning, match="was never released"):
+            lock.acquire()
+            gc.collect()
+        lock.acquire().release()
+        assert free(redlock)
+        gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 def test_a_manager_that_is_dropped_warns_and_its_thread_ends(masters: list[FakeMaster]) -> None:
     before = portals()
     redlock = Redlock(masters, restart_guard="off")
