@@ -32,11 +32,16 @@ def main() -> int:
                 " pip install '.[cli]' in the clone of redlock_aio\n"
             )
             return 70  # as `exits.Exit.FAILED`
-    from redlock_aio.cli import app
+    from redlock_aio.cli import app, frame
 
     # What was imported stays to the end. Python would go through all of it several times when this
     # process ends: a quarter of the processor time of a short command.
     gc.freeze()
-    if raises:
-        signal.signal(signal.SIGINT, interrupted)
-    return app.main(sys.argv[1:])
+    try:
+        if raises:
+            signal.signal(signal.SIGINT, interrupted)
+        return app.main(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command has begun, or behind its end
+        if raises:
+            frame.die_of_interrupt()
+        raise

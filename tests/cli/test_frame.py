@@ -338,6 +338,20 @@ def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
+def test_an_interrupt_before_the_command_begins_ends_it_without_a_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from redlock_aio.cli import app, main\n"
+        "app.Redaction = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_it_begins_in_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread than the first one may not set what signals do."""
     monkeypatch.setattr(sys, "argv", ["redlock", "--version"])
