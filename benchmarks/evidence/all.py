@@ -52,6 +52,9 @@ PATIENCE: Final = 240.0
 TRIES: Final = 4
 """How often a defect is tried, until it is seen."""
 
+AT_A_TIME: Final = 5
+"""How many seeds of the simulation run before it is known whether the time is over."""
+
 HOLDS, FAILS, MAY = "holds", "fails, as it must", "may overlap"
 SKIPPED, UNFINISHED = "not run here", "not done in time"
 
@@ -279,7 +282,7 @@ def _simulated(share: Share, seeds: str) -> str:
     output = share.folder()
     code, said = share.run(
         "benchmarks.evidence.simulation", "--seeds", seeds, "--minutes",
-        max(0.05, share.left / 60), "--output", output,
+        max(0.01, share.left / 60), "--chunk", AT_A_TIME, "--output", output,
     )  # fmt: skip
     log = output / "results-simulation.jsonl"
     if not log.exists():

@@ -36,6 +36,8 @@ from tests.mutants.table import CHECKER, PACKAGE, PLANTED, Mutant, read as read_
 
 PAGE: Final = "results-simulation-defects.md"
 SEEDS: Final = 2_000
+CHUNK: Final = 5
+"""How many seeds run before it is known whether one has failed: most defects need few."""
 
 DEFECTS: Final = (
     "majority-minority",
@@ -98,7 +100,7 @@ def find(mutant: Mutant, seeds: int, jobs: int = 1) -> Found:
     """Run seeds with a defect until one fails."""
     with copy(mutant) as folder:
         command = [sys.executable, "-m", "benchmarks.evidence.simulation", "--no-shrink"]
-        command += ["--seeds", f"0-{seeds - 1}", "--chunk", "25", "--jobs", str(jobs)]
+        command += ["--seeds", f"0-{seeds - 1}", "--chunk", str(CHUNK), "--jobs", str(jobs)]
         environment = {**os.environ, "PYTHONPATH": str(folder)}
         done = subprocess.run(  # noqa: S603 - our own program
             [*command, "--output", str(folder / "out")], cwd=folder, env=environment,
