@@ -6,19 +6,17 @@ to black. Each picture is drawn twice: with its panels side by side, and for pho
 other, in a file whose name ends with `-narrow`.
 """
 
+import functools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-
-mpl.use("svg")
-
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WORDS, OURS, OTHERS = "#7a828c", "#e0483e", "#9aa3ad"
 ON_BARS = "#1f2328"
@@ -69,11 +67,11 @@ class Lines:
 class Sheet:
     """A picture in one of its layouts: its panels, and where it is written to."""
 
-    figure: Figure
-    panels: Sequence[Axes]
+    figure: "Figure"
+    panels: "Sequence[Axes]"
     narrow: bool
 
-    def title(self, panel: Axes, text: str) -> None:
+    def title(self, panel: "Axes", text: str) -> None:
         """Write *text* above a panel, in several lines where there is less room."""
         text = textwrap.fill(text, 28) if self.narrow else text
         panel.set_title(text, loc="left", fontsize=10.5)
@@ -96,13 +94,13 @@ def sheets(
         with _style():
             rows, columns = (panels, 1) if narrow else (1, panels)
             size = (NARROW, (narrow_height or height) * panels) if narrow else (9.6, height)
-            figure, axes = plt.subplots(
+            figure, axes = _pyplot().subplots(
                 rows, columns, figsize=size, sharey=shared and not narrow, layout="constrained"
             )
             yield Sheet(figure, list(axes), narrow)
             file = path.with_name(f"{path.stem}-narrow{path.suffix}") if narrow else path
             figure.savefig(file, transparent=True, metadata={"Date": None})
-            plt.close(figure)
+            _pyplot().close(figure)
 
 
 def draw(bars: Sequence[Bar], path: Path) -> None:
@@ -197,8 +195,20 @@ def _legend(sheet: Sheet) -> None:
     sheet.figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
+@functools.cache
+def _pyplot() -> Any:
+    """Return what draws: it is imported for that only, because that takes half a second."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
 def _style() -> AbstractContextManager[None]:
-    return plt.rc_context(
+    style: AbstractContextManager[None] = _pyplot().rc_context(
         {
             "font.size": 10.5,
             "text.color": WORDS,
@@ -209,6 +219,7 @@ def _style() -> AbstractContextManager[None]:
             "svg.hashsalt": "redlock_aio",
         }
     )
+    return style
 
 
 def _names(
@@ -230,7 +241,7 @@ def _names(
 
 
 def _panel(
-    axes: Axes,
+    axes: "Axes",
     ours: Sequence[bool],
     values: Sequence[float],
     labels: Sequence[str],

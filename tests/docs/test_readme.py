@@ -175,7 +175,6 @@ def test_its_sentence_about_speed_holds_in_each_of_ten_runs(readme: str, root: P
 
 def test_the_results_beside_other_languages_are_those_of_the_runs(root: Path) -> None:
     pytest.importorskip("pottery", reason="the extra `bench` is not installed")
-    pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
     beside = importlib.import_module("beside")
     results = root / "benchmarks" / "results-go.md"
     found = json.loads(results.with_suffix(".json").read_text())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pottery", reason="the extra `bench` is not installed")
-pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
 
 import beside
 from claims import NODE, OTHERS, REDSYNC, RUEIDISLOCK, Figures, Run
