@@ -180,14 +180,15 @@ def changes(result: Result) -> Iterator[str]:
 def unexplained(results: Sequence[Result], explained: Explained) -> list[str]:
     """Return what the explanations lack, and what they say in vain."""
     wrong = []
-    named = [each for each in results if each.library not in {"", UNKNOWN}]
+    # There are thousands of results, and few different ones.
+    named = {each for each in results if each.library not in {"", UNKNOWN}}
     unnamed = Counter(each.file for each in results if each not in named)
     for file in sorted({*unnamed, *explained.unnamed}):
         here, said = unnamed[file], explained.unnamed.get(file, 0)
         if here != said:
             wrong.append(f"{file}: results that name no library: {here}, explained: {said}")
     files = defaultdict[str, set[str]](set)
-    for result in set(named):
+    for result in named:
         for commit in changes(result):
             files[commit].add(result.file)
     wrong += [
