@@ -252,7 +252,7 @@ class FakeMaster(Commands):
                 await resumed
         if not self._alive:
             raise ConnectionRefusedError("connection refused")
-        self.go_on()
+        self._go_on()
         transport = _FakeTransport(self)
         self._loop = transport.loop = asyncio.get_running_loop()
         self._connections[transport] = None

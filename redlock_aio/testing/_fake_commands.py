@@ -41,7 +41,7 @@ def in_its_loop(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[
     def called(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._loop
         if loop is None or loop is running() or not loop.is_running():
-            self.go_on()
+            self._go_on()
             return method(self, *args, **kwargs)
         done = Future[T]()
 
@@ -90,7 +90,7 @@ class Commands(KeyCommands):
         """Return the loop that runs; outside of one, that which has used the master last."""
         return running() or self._loop
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """Take over the loop that runs, if none has used the master, or that one was closed."""
         loop, before = running(), self._loop
         if loop is None or not (before is None or before.is_closed()):
@@ -104,12 +104,12 @@ class Commands(KeyCommands):
     @property
     def uptime(self) -> float:
         """The seconds for which the master has been running."""
-        self.go_on()
+        self._go_on()
         return self._age + self._time() - self._age_at
 
     @uptime.setter
     def uptime(self, seconds: float) -> None:
-        self.go_on()
+        self._go_on()
         self._age, self._age_at = seconds, self._time()
 
     # Changes by another client.
@@ -180,7 +180,7 @@ class Commands(KeyCommands):
             listener: The connection on which it came, as the target of pushes; if left
                 out, another client's, which gets no pushes.
         """
-        self.go_on()
+        self._go_on()
         self.commands.append(command)
         self._pushes.speaker = speaker = listener or self._pushes.stranger
         try:
