@@ -68,15 +68,14 @@ class Term(OnlyForThreads):
             RedlockError: This process is a forked child of the one that leads.
         """
         lease = self._lease
-        entered = lease._entered  # noqa: SLF001 - of this package
         try:
-            lease._enter()  # noqa: SLF001 - as above
             with contextlib.suppress(LockLostError):
                 lease.ensure_valid()
+            lease._enter()  # noqa: SLF001 - of this package; last, as in `Lease.__enter__`
         except RedlockError:
             raise
         except BaseException as stop:
-            if not entered:
+            if not lease._entered:  # noqa: SLF001 - as above
                 lease._give_up(stop)  # noqa: SLF001 - as above
             raise
         return self

@@ -248,14 +248,13 @@ class Lease(OnlyForThreads):
 
             RedlockError: This process is a forked child of the one that holds it.
         """
-        entered = self._entered
         try:
             self.ensure_valid()
-            self._enter()
+            self._enter()  # last: an interrupt finds it entered by others only
         except RedlockError:
             raise
         except BaseException as stop:
-            if not entered:
+            if not self._entered:
                 self._give_up(stop)
             raise
         return self

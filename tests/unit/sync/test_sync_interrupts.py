@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import LockNotAcquiredError, LockNotHeldError, RedlockError
-from redlock_aio.sync import Election, Lock, Redlock, _portal
+from redlock_aio.sync import Election, Lease, Lock, Redlock, _portal
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._portal import Portal
 from redlock_aio.testing import FakeMaster
@@ -377,6 +377,38 @@ def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
         until(lambda: free(redlock))
         until(lambda: redlock.statistics().leases == 0)
     assert calls > 5
+
+
+@pytest.mark.parametrize("kind", ["a lease", "a term"])
+def test_a_lease_that_another_thread_enters_first_is_not_given_up(
+    redlock: Redlock, pool: ThreadPoolExecutor, kind: str
+) -> None:
+    """It does so at any call of the thread that enters it as well, and is refused."""
+    lock = redlock.lock("r", fencing=True)
+    call = calls = 0
+    while calls == call:
+        call += 1
+        block = lock.acquire() if kind == "a lease" else next(Election(lock))
+        lease = block if isinstance(block, Lease) else block.lease
+        refused = list[RuntimeError]()
+
+        def enter(profile: Any, block: Any = block, refused: list[Any] = refused) -> None:
+            sys.setprofile(profile)
+            try:
+                block.__enter__()
+                sys.setprofile(None)
+            except RuntimeError as error:
+                sys.setprofile(None)
+                refused.append(error)
+
+        def enters_first(block: Any = block) -> None:
+            pool.submit(block.__enter__).result(SOON)
+
+        calls = interrupted_at(call, enter, enters_first)
+        assert lease.valid
+        assert len(refused) == (calls == call)
+        lease.release()
+    assert calls > 2
 
 
 # Opening
