@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import functools
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 import hiredis
 
@@ -111,6 +112,10 @@ class _FakeTransport(asyncio.Transport):
                 self._in_client(self._protocol.connection_lost, error)
 
 
+_Queue: TypeAlias = deque[tuple[float, _FakeTransport, bytes]]
+"""What is underway in one direction, with the time at which it arrives, by the loop's clock."""
+
+
 class FakeMaster(Commands):
     """
     One master in memory, with a master's ways of failing.
@@ -156,15 +161,15 @@ class FakeMaster(Commands):
         self.latency = latency
         # A dict, because the order of a set changes from run to run.
         self._connections: dict[_FakeTransport, None] = {}
-        # What is underway. Each has a timer in the loop of its client, which ends with that loop.
-        self._inbox: deque[tuple[_FakeTransport, bytes]] = deque()
-        self._outbox: deque[tuple[_FakeTransport, bytes]] = deque()
+        # What is underway from and to the clients in each loop, which has a timer for each of them.
+        # The loops of several threads, or of virtual time, have nothing to wait for in each other.
+        self._inbox = defaultdict[asyncio.AbstractEventLoop, _Queue](deque)
+        self._outbox = defaultdict[asyncio.AbstractEventLoop, _Queue](deque)
+        self._arrived: deque[tuple[_FakeTransport, bytes]] = deque()
+        """The requests that are to be served, when it does not hang."""
         self._held: list[tuple[_FakeTransport, bytes]] = []
         self._serves: _FakeTransport | None = None
         self._behind = bytearray()
-        self._arrives_at = self._answers_at = 0.0  # the last request and reply underway
-        self._due: list[asyncio.AbstractEventLoop] = []
-        """The loops of the requests that have arrived since `hang`."""
         self._hung = False
         self._diallers: list[asyncio.Future[None]] = []
         """Those that wait for a connection to the hung master, each in its own loop."""
@@ -191,9 +196,7 @@ class FakeMaster(Commands):
         for transport, data in self._held:
             self._say(transport, data)
         self._held.clear()
-        for loop in self._due:
-            self._serve_next(loop)
-        self._due.clear()
+        self._serve_arrived()
         for key in self._pushes.remembered:
             self._notice(key)
 
@@ -210,8 +213,9 @@ class FakeMaster(Commands):
     @in_its_loop
     def cut(self) -> None:
         """Reset all connections; requests underway are lost, new connections work."""
-        self._inbox.clear()
-        self._due.clear()
+        for queue in list(self._inbox.values()):  # another thread may add one
+            queue.clear()
+        self._arrived.clear()
         for connection in list(self._connections):
             connection.lose(ConnectionResetError("connection reset by peer"))
 
@@ -256,9 +260,8 @@ class FakeMaster(Commands):
         transport = _FakeTransport(self)
         self._loop = transport.loop = asyncio.get_running_loop()
         self._connections[transport] = None
-        _take(self._outbox, None)
-        if not self._hung:
-            self._serve_next(None)
+        self._outlive()
+        self._serve_arrived()
         return transport, self
 
     def forget(self, transport: _FakeTransport) -> None:
@@ -268,25 +271,41 @@ class FakeMaster(Commands):
 
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
         """Queue *data*, which arrives half a latency from now."""
+        self._send(self._inbox, asyncio.get_running_loop(), transport, data, self._arrive)
+
+    def _send(
+        self,
+        way: defaultdict[asyncio.AbstractEventLoop, _Queue],
+        loop: asyncio.AbstractEventLoop,
+        transport: _FakeTransport,
+        data: bytes,
+        arrive: Callable[[_Queue], None],
+    ) -> None:
         # A queue keeps the order: asyncio's timers of equal deadlines fire in any order.
-        loop = asyncio.get_running_loop()
+        queue = way[loop]
         at = loop.time() + self.latency / 2
-        if self._inbox:
-            at = max(at, self._arrives_at)  # not before those sent when the latency was longer
-        self._arrives_at = at
-        self._inbox.append((transport, data))
-        loop.call_at(at, self._arrive)
+        if queue:
+            at = max(at, queue[-1][0])  # not before those sent when the latency was longer
+        queue.append((at, transport, data))
+        loop.call_at(at, arrive, queue)
 
-    def _arrive(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._hung:
-            self._due.append(loop)
-        else:
-            self._serve_next(loop)
+    def _arrive(self, queue: _Queue) -> None:
+        if len(self._inbox) > 1:
+            self._outlive()
+        if queue:  # else `cut` has dropped the request
+            self._arrived.append(queue.popleft()[1:])
+            self._serve_arrived()
 
-    def _serve_next(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        for transport, data in _take(self._inbox, loop):  # none if `cut` has dropped it
-            self._serve(transport, data)
+    def _outlive(self) -> None:
+        """Let what clients in closed loops have sent arrive: its timers are gone."""
+        for loop in [loop for loop in list(self._inbox) if loop.is_closed()]:
+            self._arrived += [sent[1:] for sent in self._inbox.pop(loop, ())]
+            self._outbox.pop(loop, None)
+
+    def _serve_arrived(self) -> None:
+        # First added, then served: `resume`, in another thread, may come between the two.
+        while self._arrived and not self._hung:
+            self._serve(*self._arrived.popleft())
 
     def _serve(self, transport: _FakeTransport, data: bytes) -> None:
         replies = bytearray()
@@ -313,44 +332,18 @@ class FakeMaster(Commands):
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:
         loop = transport.loop
-        if loop is None or loop.is_closed():
-            return  # nor is there anybody to hear it
-        if loop.is_running() and loop is not running():
-            _elsewhere(loop, self._say, transport, data)
-            return
-        at = loop.time() + self.latency / 2
-        if self._outbox:
-            at = max(at, self._answers_at)
-        self._answers_at = at
-        self._outbox.append((transport, data))
-        loop.call_at(at, self._answer_next)
+        if loop is None or loop is not running():
+            if loop is None or loop.is_closed():
+                return  # nor is there anybody to hear it
+            if loop.is_running():
+                _elsewhere(loop, self._say, transport, data)
+                return
+        self._send(self._outbox, loop, transport, data, self._answer)
 
-    def _answer_next(self) -> None:
-        for transport, data in _take(self._outbox, asyncio.get_running_loop()):
-            transport.deliver(data)
-
-
-def _take(
-    queue: deque[tuple[_FakeTransport, bytes]], loop: asyncio.AbstractEventLoop | None
-) -> list[tuple[_FakeTransport, bytes]]:
-    """
-    Take out of *queue* what is next for the clients in *loop*, and return it.
-
-    What was before it for clients in closed loops, whose timers are gone, is taken, too.
-    """
-    if queue and queue[0][0].loop in (None, loop):
-        return [queue.popleft()]
-    taken = []
-    for underway in list(queue):  # other threads may change it
-        of = underway[0].loop
-        is_left = of is not None and of.is_closed()
-        if is_left or of in (None, loop):
-            with contextlib.suppress(ValueError):  # another thread was faster
-                queue.remove(underway)
-                taken.append(underway)
-            if not is_left:
-                break
-    return taken
+    @staticmethod
+    def _answer(queue: _Queue) -> None:
+        _, transport, data = queue.popleft()
+        transport.deliver(data)
 
 
 def _elsewhere(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:

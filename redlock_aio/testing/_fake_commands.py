@@ -92,8 +92,10 @@ class Commands(KeyCommands):
 
     def _go_on(self) -> None:
         """Take over the loop that runs, if none has used the master, or that one was closed."""
-        loop, before = running(), self._loop
-        if loop is None or not (before is None or before.is_closed()):
+        before = self._loop
+        if before is not None and not before.is_closed():
+            return
+        if (loop := running()) is None:
             return
         self._loop = loop
         later = loop.time() - _now(before)  # virtual time begins at 0 in each loop

@@ -451,6 +451,29 @@ def test_a_loop_that_goes_on_is_not_kept_waiting_by_what_a_closed_one_has_sent()
     assert connection.replies == [b"v"]
 
 
+def test_what_is_underway_to_a_loop_does_not_wait_for_the_clock_of_another_one() -> None:
+    """As beside a thread with a real loop, whose clock began when the machine did."""
+    master, later, connection = FakeMaster(latency=LATENCY), Connection(), Connection()
+
+    async def ask_later() -> None:
+        transport = await later.dial(master)
+        await asyncio.sleep(1_000)
+        transport.write(GET)
+        await asyncio.sleep(LATENCY / 4)
+
+    async def ask() -> None:
+        (await connection.dial(master)).write(GET)
+        await asyncio.sleep(LATENCY)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(ask_later())
+        with contextlib.closing(VirtualTimeLoop()) as loop:
+            loop.run_until_complete(ask())
+        assert connection.replies == [None]
+        runner.run(asyncio.sleep(LATENCY))
+    assert later.replies == [None]
+
+
 def test_what_is_set_before_a_loop_runs_has_all_of_its_time_in_the_first_one() -> None:
     """As in a test that is not async; the time of a real loop began with the machine."""
     master = FakeMaster()

@@ -65,8 +65,8 @@ def drop_requests(redlock: Redlock, masters: list[FakeMaster], *numbers: int) ->
     for number in numbers:
         connection = kit.session(redlock).links[number]._connection
         assert connection is not None
-        inbox = masters[number]._inbox
-        for sent in [sent for sent in inbox if sent[0] is connection._transport]:
+        inbox = masters[number]._inbox[asyncio.get_running_loop()]
+        for sent in [sent for sent in inbox if sent[1] is connection._transport]:
             inbox.remove(sent)
 
 

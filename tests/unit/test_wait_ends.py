@@ -30,11 +30,12 @@ class BusyMaster(FakeMaster):
     _busy_until = 0.0
 
     def receive(self, transport: Any, data: bytes) -> None:
-        self._inbox.append((transport, data))
         writes = data.count(b"EVALSHA") + data.count(b"SET")
         arrives = max(now() + self.latency / 2, self._busy_until)
         self._busy_until = arrives + writes * self.takes
-        asyncio.get_running_loop().call_later(self._busy_until - now(), self._arrive)
+        queue = self._inbox[loop()]
+        queue.append((self._busy_until, transport, data))
+        loop().call_at(self._busy_until, self._arrive, queue)
 
 
 async def refused_after(

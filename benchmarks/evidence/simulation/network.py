@@ -189,8 +189,8 @@ class Master(FakeMaster):
         data = transport.requests.popleft()
         if transport.was_reset:
             return
-        self._inbox.append((transport, data))
-        self._arrive()
+        self._arrived.append((transport, data))
+        self._serve_arrived()
 
     def _say(self, transport: _FakeTransport, data: bytes) -> None:
         assert isinstance(transport, Transport)
