@@ -6,6 +6,7 @@ Results go to stdout, messages to stderr. The modules import public names of red
 
 import gc
 import importlib.util
+import os
 import signal
 import sys
 import threading
@@ -16,10 +17,10 @@ NEEDED = ("typer", "rich")
 
 def main() -> int:
     """Run the command line; return its exit code."""
-    # The modules take a while. An interrupt meanwhile ends this process as a later one does, see
-    # `frame.die_of_interrupt`, and shows no traceback. One that is ignored stays ignored.
+    # Until the event loop of a command handles signals, and behind its end, an interrupt ends this
+    # process as a later one does, see `frame.die_of_interrupt`, and shows no traceback. One that
+    # is ignored stays ignored. Another thread gets no signals, and may not say what they do.
     interrupted = signal.getsignal(signal.SIGINT)
-    # Another thread gets no signals, and may not say what they do.
     is_main = threading.current_thread() is threading.main_thread()
     raises = is_main and interrupted is signal.default_int_handler
     if raises:
@@ -32,16 +33,11 @@ def main() -> int:
                 " pip install '.[cli]' in the clone of redlock_aio\n"
             )
             return 70  # as `exits.Exit.FAILED`
-    from redlock_aio.cli import app, frame
+    from redlock_aio.cli import app
 
     # What was imported stays to the end. Python would go through all of it several times when this
     # process ends: a quarter of the processor time of a short command.
     gc.freeze()
-    try:
-        if raises:
-            signal.signal(signal.SIGINT, interrupted)
-        return app.main(sys.argv[1:])
-    except KeyboardInterrupt:  # before the command has begun, or behind its end
-        if raises:
-            frame.die_of_interrupt()
-        raise
+    if raises and os.name != "posix":  # there it cancels a command, whose loop handles no signals
+        signal.signal(signal.SIGINT, interrupted)
+    return app.main(sys.argv[1:])

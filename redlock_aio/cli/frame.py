@@ -457,18 +457,21 @@ def handling(names: Sequence[str], act: Callable[[int], None]) -> Iterator[None]
     Call *act* in the event loop with the number of each of these signals that comes.
 
     A signal that is ignored, as SIGHUP is below ``nohup``, stays ignored; one that the system
-    does not have is left out.
+    does not have is left out. Afterwards each does what it did before.
     """
     loop = asyncio.get_running_loop()
-    taken = []
+    taken = {}
     try:
         for name in names:
             number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            before = None if number is None else signal.getsignal(number)
+            if number is not None and before is not signal.SIG_IGN:
                 with contextlib.suppress(NotImplementedError):  # Windows
                     loop.add_signal_handler(number, act, number)
-                    taken.append(number)
+                    taken[number] = before
         yield
     finally:
-        for number in taken:
-            loop.remove_signal_handler(number)
+        for number, before in taken.items():
+            loop.remove_signal_handler(number)  # sets what an interrupt does for Python
+            if before is not None:  # else it is not Python's
+                signal.signal(number, before)

@@ -338,17 +338,35 @@ def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
-def test_an_interrupt_before_the_command_begins_ends_it_without_a_traceback() -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        "app.Redaction = interrupt",
+        "frame.Frame = interrupt",
+        "frame.until_signal = interrupt",
+        "frame.handling = interrupt",
+        "frame.typer.Exit = interrupt",
+    ],
+)
+def test_an_interrupt_beside_the_command_ends_it_without_a_traceback(place: str) -> None:
+    """Before its event loop handles signals, and behind its end."""
     code = (
         "import os, signal, sys\n"
-        "from redlock_aio.cli import app, main\n"
-        "app.Redaction = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from redlock_aio.cli import app, frame, main\n"
+        "interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{place}\n"
         "sys.exit(main())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, "inspect", "k"],
+        env={**os.environ, "REDLOCK_MASTERS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    message = "redlock: no masters: name them in --masters or REDLOCK_MASTERS, with commas\n"
+    said = message if "Exit" in place else ""
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, said)
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")
