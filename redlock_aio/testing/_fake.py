@@ -258,7 +258,7 @@ class FakeMaster(Commands):
             raise ConnectionRefusedError("connection refused")
         self._go_on()
         transport = _FakeTransport(self)
-        self._loop = transport.loop = asyncio.get_running_loop()
+        self._loop = self._timed_by = transport.loop = asyncio.get_running_loop()
         self._connections[transport] = None
         self._outlive()
         self._serve_arrived()

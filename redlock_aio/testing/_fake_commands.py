@@ -76,8 +76,11 @@ class Commands(KeyCommands):
         self.fed = 0
         self.replicas = 0
         self.commands: list[list[bytes]] = []
-        self._loop: asyncio.AbstractEventLoop | None = running()
-        self._age, self._age_at = AGE, _now(self._loop)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the last client."""
+        self._timed_by = running()
+        """The loop whose time it has: that of the last client; before, the first one that runs."""
+        self._age, self._age_at = AGE, _now(self._timed_by)
         self._pushes = Pushes(self._notice, self._used_by)
         super().__init__(Data(self._pushes, self._time))
         self._keys = self._data.keys
@@ -88,16 +91,16 @@ class Commands(KeyCommands):
 
     def _used_by(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop that runs; outside of one, that which has used the master last."""
-        return running() or self._loop
+        return running() or self._timed_by
 
     def _go_on(self) -> None:
-        """Take over the loop that runs, if none has used the master, or that one was closed."""
-        before = self._loop
+        """Take the time of the loop that runs, if there was none before, or that was closed."""
+        before = self._timed_by
         if before is not None and not before.is_closed():
             return
         if (loop := running()) is None:
             return
-        self._loop = loop
+        self._timed_by = loop
         later = loop.time() - _now(before)  # virtual time begins at 0 in each loop
         self._age_at += later
         for key, (value, until) in self._keys.items():

@@ -10,6 +10,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import hiredis
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.request import pack
-from redlock_aio.testing import FakeMaster, VirtualTimeLoop
+from redlock_aio.testing import FakeMaster, VirtualTimeLoop, _fake_commands
 from redlock_aio.testing._fake_lua import Error
 
 from .kit import execute, now
@@ -487,6 +488,17 @@ def test_what_is_set_before_a_loop_runs_has_all_of_its_time_in_the_first_one() -
         assert 5 <= master.uptime < 65
 
     asyncio.run(look())
+
+
+async def test_a_thread_changes_it_without_the_loop_that_has_made_it(
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one has no clients, and may wait for the thread."""
+    monkeypatch.setattr(_fake_commands, "PATIENCE", 0.1)
+    master.set("k", "v")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(master.set, "k", "w").result(10)
+    assert master.keys == {"k": "w"}
 
 
 async def test_a_thread_that_resumes_it_as_a_client_begins_to_wait_lets_that_connect(
