@@ -2,7 +2,7 @@
 Runs the cells of the fault matrix with more seeds, over days if need be, in a log that grows.
 
     python -m benchmarks.evidence.seeds [--minutes N] [--rows ...] [--columns ...]
-                                        [--output FOLDER | --publish]
+                                        [--keep FOLDER] [--output FOLDER | --publish]
 
 One run of a cell is a sample: a defect that shows in one of ten runs is mostly missed by it. Here
 each run takes the cell with the fewest runs so far and a new seed, and adds a line to
@@ -14,8 +14,10 @@ and how rare a failure may be that they would have shown. `--report` writes that
 
 The published matrix, `benchmarks/results-faults.json`, counts as the first run of its cells. A
 section is an acquired lease. A cell with fewer than 200 in all is marked, and comes before the
-others. The history of a run that broke a promise, or failed, is kept in the folder `histories`. The
-exit code is 1 if a new run did either.
+others. The history of a run that broke a promise, or failed, is kept in the folder `histories`.
+`--keep` keeps that of the last run of each cell, whatever it has shown, to judge it again
+(`python -m benchmarks.evidence.rejudge`). The exit code is 1 if a new run broke a promise or
+failed.
 """
 
 import argparse
@@ -174,10 +176,15 @@ def following(cells: Sequence[Cell], runs: Sequence[Run]) -> Cell:
     return replace(cell, seed=seed, job={"rest": secrets.choice(RESTS)})
 
 
-def perform(cell: Cell, output: Path) -> Run:
-    """Run a cell; keep its history in *output* if it broke a promise or failed."""
+def perform(cell: Cell, output: Path, keep: Path | None) -> Run:
+    """
+    Run a cell; keep its history in *output* if it broke a promise or failed.
+
+    Args:
+        keep: Where to keep the history of the last run of each cell, whatever it has shown.
+    """
     with tempfile.TemporaryDirectory(prefix="seeds-") as scratch:
-        run = Run.of(matrix.run("", cell, Path(scratch), None))
+        run = Run.of(matrix.run("", cell, Path(scratch), keep))
         kept = ""
         # Losses without need break no promise, and updates after the end of a lease only happen.
         if run.history and not run.is_as_expected:
@@ -286,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ends = time.monotonic() + 60 * options.minutes
     wrong = 0
     while cells and time.monotonic() < ends:
-        run = perform(following(cells, runs), options.output)
+        run = perform(following(cells, runs), options.output, options.keep)
         append(path, asdict(run))
         runs.append(run)
         page.write_text(report(runs))
@@ -328,6 +335,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rows", nargs="+", choices=[row.name for row in ROWS], default=[], metavar="ROW")
     add("--columns", nargs="+", choices=[x.name for x in COLUMNS], default=[], metavar="COLUMN")
     add("--report", action="store_true", help="write the page again, run nothing")
+    add("--keep", type=Path, metavar="FOLDER", help="for the history of each cell's last run")
     add_output(parser)
     return parser.parse_args(arguments)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from evidence import matrix, provenance, seeds
+from evidence import matrix, provenance, rejudge, seeds
 from evidence.cell import Cell, facts
 from evidence.contestants import contestants
 from evidence.faults import ROWS
@@ -179,13 +179,13 @@ def test_the_history_of_a_run_that_broke_a_promise_is_kept_under_a_name_of_its_o
     """And it does not take the place of one that the matrix has kept."""
 
     def performed(_: str, cell: Cell, output: Path, keep: Path | None) -> Entry:
-        assert keep is None
+        assert keep == tmp_path / "all"
         (output / "histories").mkdir()
         (output / "histories" / f"{cell.name}.tar.xz").write_text("a history")
         return entry(broken, f"histories/{cell.name}.tar.xz")
 
     monkeypatch.setattr(matrix, "run", performed)
-    found = seeds.perform(replace(cell(), seed=5), tmp_path)
+    found = seeds.perform(replace(cell(), seed=5), tmp_path, tmp_path / "all")
     name = "histories/seeds-no-fault-plain-5.tar.xz"
     assert found.history == (name if kept else "")
     assert [str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*.xz")] == [name] * kept
@@ -223,9 +223,11 @@ def test_the_published_matrix_is_the_first_run_of_its_cells() -> None:
 @pytest.mark.long
 def test_a_run_of_a_cell(tmp_path: Path) -> None:
     words = ["--minutes", "0.001", "--rows", "no fault", "--columns", "fenced"]
-    assert main([*words, "--output", str(tmp_path)]) == 0
+    keep = tmp_path / "all"
+    assert main([*words, "--keep", str(keep), "--output", str(tmp_path)]) == 0
     (line,) = (tmp_path / "results-seeds.jsonl").read_text().splitlines()
     found = Run(**json.loads(line))
     assert found.sections > 0
     assert set(found.facts) == set(seeds.FACTS)
     assert found.is_as_expected
+    assert rejudge.main([str(keep / "histories")]) == 0
