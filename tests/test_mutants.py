@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import cover, draw, report, table
+from tests.mutants.reach import Reach
 from tests.mutants.run import DIES, HANGS, IMPORT, KILLED, STALE, SURVIVES, UNREACHED, Result
 from tests.mutants.table import Mutant
 
@@ -257,11 +258,31 @@ def test_a_loss_of_power_is_named() -> None:
 
 # Trials
 
+
+def test_a_planted_mutant_is_tried_with_the_test_it_names_first() -> None:
+    """Also with one that the map does not have, such as of tests/integration."""
+    file = "redlock_aio/_rules/quorum.py"
+    reach = Reach(
+        "",
+        seconds={"t.py::one": 1.0, "t.py::two[1]": 2.0, "t.py::three": 2.0},
+        breadth={"t.py::one": 1, "t.py::two[1]": 9, "t.py::three": 9},
+        scripts={file: [0, 1, 2]},
+    )
+
+    def tests(name: str, budget: float = 9.0) -> tuple[list[str], int]:
+        return reach.tests(Mutant(id="m", file=file, old="1", new="2", test=name), budget)
+
+    assert tests("") == (["t.py::one", "t.py::two[1]", "t.py::three"], 0)
+    assert tests("t.py::two") == (["t.py::two[1]", "t.py::one", "t.py::three"], 0)
+    assert tests("i.py::far") == (["i.py::far", "t.py::one", "t.py::two[1]", "t.py::three"], 0)
+    assert tests("i.py::far", budget=2.0) == (["i.py::far", "t.py::one"], 2)
+
+
 TRIALS = """
 import json, sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from tests.mutants import run
+from tests.mutants import run, table
 from tests.mutants.reach import Reach
 from tests.mutants.table import Mutant
 
@@ -276,6 +297,11 @@ changes = {
 }
 mutants = [Mutant(id=k, file=file, inside=inside, old=old, new=v) for k, v in changes.items()]
 mutants.append(Mutant(id="stale", file=file, inside=inside, old="x = 1", new="x = 2"))
+# In a process that its test starts, which the map does not have.
+mutants += [
+    replace(mutant, test=f"{mutant.test}[KeyboardInterrupt-close()]")
+    for mutant in table.read(table.PLANTED) if mutant.id == "exit-ended-by-a-signal"
+]
 out = Path(sys.argv[1])
 reach = Reach.load(out / "map")
 for every in (False, True):
@@ -309,7 +335,14 @@ def test_trials(tmp_path: Path) -> None:
         {row["id"]: row for row in map(json.loads, (tmp_path / name).read_text().splitlines())}
         for name in ("False", "True")
     )
-    status = {"wrong": KILLED, "dies": DIES, "broken": DIES, "same": SURVIVES, "stale": STALE}
+    status = {
+        "wrong": KILLED,
+        "dies": DIES,
+        "broken": DIES,
+        "same": SURVIVES,
+        "stale": STALE,
+        "exit-ended-by-a-signal": KILLED,
+    }
     assert {name: row["status"] for name, row in first.items()} == status
     assert {name: row["status"] for name, row in every.items()} == {**status, "hangs": HANGS}
     for rows in (first, every):

@@ -154,6 +154,7 @@ def _child(folder: Path, file: str, text: str, tests: Sequence[str], until: Sequ
     checker = f"pythonpath={(folder / CHECKER).parent}"
     sys.dont_write_bytecode = True
     os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
+    os.environ["PYTHONSAFEPATH"] = "1"  # those of `python -c` would take what is in ROOT instead
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
     child = _Child(tests, folder / "log")
     files = dict.fromkeys(name.partition("::")[0] for name in tests)

@@ -56,6 +56,7 @@ class Mutant:
 
         test: The begin of the node ids of tests to run first: for code that runs where lines
             are not measured, in a child process or at import, and for what only broad tests find.
+            The whole node id of one that the map does not have.
     """
 
     id: str
