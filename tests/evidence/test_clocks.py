@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from evidence import networks
-from evidence.clocks import IDS, UNCHANGED, Clock, compiled, why_no_clocks
+from evidence.clocks import IDS, UNCHANGED, Clock, compiled, own_rate, why_no_clocks
 from evidence.controls import CONTROLS
 from evidence.crew import Crew
 from evidence.faults import ROWS
@@ -127,6 +127,18 @@ def test_all_clocks_of_a_process_run_at_another_rate_and_none_jumps(shown: Shown
     shown.clock.set(0)
     time.sleep(0.5)
     assert 0.45 <= shown.ahead()[0] < time.monotonic() - began + 0.4
+
+
+def test_a_process_knows_by_how_much_its_clocks_run_too_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(tmp_path / "clock")
+    assert own_rate() == 0
+    monkeypatch.setenv("CLOCK_SHIM", str(tmp_path / "clock"))
+    assert own_rate() == 0
+    for rate in (0.01, -0.02, 0.03):
+        clock.run_at(rate)
+        assert own_rate() == rate
 
 
 def test_a_process_without_clocks_of_its_own_has_none_to_change(tmp_path: Path) -> None:
