@@ -21,7 +21,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import redlock_aio
@@ -123,21 +122,14 @@ class Portal:
         self._calls: dict[Call, None] = {}
         self._stop = asyncio.Event()
         self._stopping = self._unused = False
-        started: Future[asyncio.AbstractEventLoop] = Future()
+        # Released when the loop runs, or can't. No `Future`, as for a `Call`.
+        self._started = threading.Lock()
+        self._started.acquire()
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(
-            target=self._run,
-            args=(started, threading.get_native_id()),
-            name=THREAD_NAME,
-            daemon=True,
+            target=self._run, args=(threading.get_native_id(),), name=THREAD_NAME, daemon=True
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        _running.add(self)
-        try:
-            self._thread.start()
-            self._loop = started.result()
-        except BaseException:  # no thread can be started, or this one was interrupted
-            self.discard()
-            raise
 
     def __repr__(self) -> str:
         return f"<Portal {'ended' if self.ended else 'running'}, {len(self._calls)} calls>"
@@ -151,6 +143,23 @@ class Portal:
     def is_in_process(self) -> bool:
         """Whether the thread is one of this process, or was left to the parent."""
         return self.of_the_parent or self._process == os.getpid()
+
+    def launch(self) -> None:
+        """
+        Start the thread, and wait until its event loop runs.
+
+        Raises:
+            RedlockError, RuntimeError, OSError: It can't; then the portal is to be discarded.
+        """
+        _running.add(self)
+        self._thread.start()
+        self._started.acquire()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # breaks the cycle of error and frame
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
         """
@@ -232,18 +241,19 @@ class Portal:
                 "own-event-loop",
             )
 
-    def _run(self, started: Future[asyncio.AbstractEventLoop], starter: int) -> None:
+    def _run(self, starter: int) -> None:
         """Run the event loop, unless the thread that has started this one is the same."""
         try:
             # A greenlet would do at first. But a thread of the system has one running loop: no
             # other manager, and no `asyncio.run` of the program, would get one there.
             if threading.get_native_id() == starter:
-                raise RedlockError(*NO_THREAD)  # noqa: TRY301 - `started` takes it to the caller
-            asyncio.run(self._serve(started))
+                raise RedlockError(*NO_THREAD)  # noqa: TRY301 - `launch` raises it in the caller
+            asyncio.run(self._serve())
         except BaseException as error:
-            if started.done():
+            if self._loop is not None:
                 raise
-            started.set_exception(error)
+            self._failure = error
+            self._started.release()
         finally:
             self.ended = True
             _running.discard(self)
@@ -252,14 +262,14 @@ class Portal:
             for call in list(self._calls):
                 call.ended.release()
 
-    async def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+    async def _serve(self) -> None:
         """
         Serve calls until `stop`, then close the manager.
 
         Calls that wait for a lock get an error then, and those that release one end soon.
         """
         loop = self._loop = asyncio.get_running_loop()
-        started.set_result(loop)
+        self._started.release()
         if not self._stopping:
             await self._stop.wait()
         if not self._unused:
@@ -391,15 +401,18 @@ class PortalOpener:
             self._closed = False
             if (portal := self.running) is not None:  # another thread was faster
                 return portal
-            return self._published(Portal(self.redlock))
-
-    def _published(self, portal: Portal) -> Portal:
-        """Return *portal*, unless a signal handler has opened or closed the manager meanwhile."""
-        if self._closed or self.running is not None:
-            portal.discard()
+            portal = Portal(self.redlock)
+            try:
+                portal.launch()
+                # Not if a signal handler has opened or closed the manager meanwhile.
+                if not self._closed and self.running is None:
+                    self._portal = portal
+                    return portal
+            finally:
+                # Also if the thread was interrupted: nobody else would end that of the portal.
+                if self._portal is not portal:
+                    portal.discard()
             return self._start()
-        self._portal = portal
-        return portal
 
     def close(self, *, block: bool = False) -> None:
         """

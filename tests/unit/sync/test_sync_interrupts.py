@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -430,6 +431,34 @@ def test_an_interrupt_at_any_call_leaves_no_block_of_a_manager(masters: list[Fak
     assert calls > 10
 
 
+def test_an_interrupt_at_any_call_of_its_opening_leaves_no_thread_of_a_manager(
+    masters: list[FakeMaster],
+) -> None:
+    before = portals()
+    call = calls = 0
+    while calls == call:
+        call += 1
+        redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+
+        def opens(profile: Any, redlock: Redlock = redlock) -> None:
+            def but_in_start(frame: Any, event: str, arg: object) -> None:
+                # An interrupt there breaks the locks of CPython's own classes.
+                caller = frame
+                while caller is not None and caller.f_code is not threading.Thread.start.__code__:
+                    caller = caller.f_back
+                if caller is None:
+                    profile(frame, event, arg)
+
+            sys.setprofile(but_in_start)
+            redlock._opener.opened()
+            sys.setprofile(None)
+
+        calls = interrupted_at(call, opens)
+        redlock.close()
+        until(lambda: portals() == before)
+    assert calls > 10
+
+
 def leaves_manager(redlock: Redlock, profile: Any) -> None:
     with redlock:
         sys.setprofile(profile)
@@ -491,13 +520,15 @@ def test_a_thread_that_is_interrupted_when_it_opens_a_manager_can_open_it_again(
     if runs == "later":
         monkeypatch.setattr(asyncio, "run", runs_later)
 
-    class Interrupted(Future[object]):
-        def result(self, timeout: float | None = None) -> object:  # noqa: ARG002 - as a Future
-            raise TimeLimitError
+    launch = Portal.launch
+
+    def interrupted_launch(portal: Portal) -> None:
+        monkeypatch.setattr(portal, "_started", Mock(acquire=time_is_over))
+        launch(portal)
 
     before = portals()
     redlock = Redlock(masters, restart_guard="off")
-    monkeypatch.setattr(_portal, "Future", Interrupted)
+    monkeypatch.setattr(Portal, "launch", interrupted_launch)
     with pytest.raises(TimeLimitError):
         redlock.lock("r").acquire()
     monkeypatch.undo()
@@ -537,9 +568,9 @@ def test_a_signal_handler_may_use_a_manager_that_is_being_opened(
     redlock = Redlock(masters, restart_guard="off")
 
     class Interrupted(Portal):
-        def __init__(self, manager: Any) -> None:
+        def launch(self) -> None:
             monkeypatch.undo()
-            super().__init__(manager)
+            super().launch()
             if use == "closes":
                 redlock.close()
             else:
