@@ -220,7 +220,8 @@ class Lease(OnlyForThreads):
         End the lease here, and return a text by which another process can `Redlock.adopt` it.
 
         See `redlock_aio.Lease.export`. The other process may use
-        `redlock_aio.Redlock.adopt` as well.
+        `redlock_aio.Redlock.adopt` as well. If the call is interrupted, such as by a
+        KeyboardInterrupt, the lock is released: nobody has got the text.
 
         Raises:
             LockLostError: The lease is lost, or its deadline has passed.
@@ -230,7 +231,15 @@ class Lease(OnlyForThreads):
             RedlockError: Other leases share the lock, see *reentrant*; or it is the lease of a
                 reader; or this process is a forked child of the one that holds it.
         """
-        return self._call(self._export)
+        exported: list[str] = []
+        try:
+            return self._call(self._export, exported)
+        except RedlockError:
+            raise
+        except BaseException as stop:
+            with contextlib.suppress(RedlockError):
+                self._call(self._take_back, exported, stop)
+            raise
 
     def __enter__(self) -> Self:
         """
@@ -338,10 +347,21 @@ class Lease(OnlyForThreads):
         self._end()
         await self._lease.__aexit__(kind, error, trace)
 
-    async def _export(self) -> str:
-        exported = self._lease.export()
+    async def _export(self, exported: list[str]) -> str:
+        exported.append(self._lease.export())
         self._end()
-        return exported
+        return exported[0]
+
+    async def _take_back(self, exported: list[str], stop: BaseException) -> None:
+        """Release the lock of a thread that *stop* has interrupted, also if it was *exported*."""
+        await self._leave(type(stop), stop, stop.__traceback__)
+        for text in exported:
+            # The thread does not wait: as long as masters are away, an adoption goes on.
+            self._portal.start(self._release_exported, text)
+
+    async def _release_exported(self, text: str) -> None:
+        lease = await self._portal.redlock.adopt(text, auto_extend=False)
+        await lease.release()
 
     def _end(self) -> None:
         """End the watch: a loss that the release finds is reported by its error only."""

@@ -380,6 +380,34 @@ def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
     assert calls > 5
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fair": True, "fencing": True}, {"permits": 1}],
+    ids=["plain", "fair", "permit"],
+)
+def test_an_interrupted_export_releases_the_lock(redlock: Redlock, options: Any) -> None:
+    """Nobody has got the text; but for the first call, which comes before any line."""
+    lock, texts = redlock.lock("r", ttl=60_000, wait=5_000, **options), list[str]()
+
+    def exports(profile: Any) -> None:
+        lease = lock.acquire()
+        sys.setprofile(profile)
+        text = lease.export()
+        sys.setprofile(None)
+        texts.append(text)
+
+    call = calls = 1
+    while calls == call:
+        call += 1
+        calls = interrupted_at(call, exports)
+        for text in texts:
+            redlock.adopt(text).release()
+        lock.acquire().release()
+        until(lambda: redlock.statistics().leases == 0)
+    assert len(texts) == 1
+    assert calls > 10
+
+
 @pytest.mark.parametrize("kind", ["a lease", "a term"])
 def test_a_lease_that_another_thread_enters_first_is_not_given_up(
     redlock: Redlock, pool: ThreadPoolExecutor, kind: str
