@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -121,6 +121,30 @@ def test_a_generator_that_is_dropped_in_its_block_releases_the_lock(redlock: Red
     finally:
         gc.enable()
     until(lambda: free(redlock))
+
+
+def test_a_generator_that_is_closed_in_its_block_releases_the_lock(redlock: Redlock) -> None:
+    """Its thread is not that of the event loop, so the release is a call as any other."""
+
+    def works() -> Generator[None, None, None]:
+        with redlock.lock("r", ttl=60_000):
+            yield
+
+    generator = works()
+    next(generator)
+    generator.close()
+    assert free(redlock)
+
+
+def test_a_block_that_is_left_in_the_event_loop_without_an_error_is_refused(
+    redlock: Redlock,
+) -> None:
+    """As by a listener: nobody would hear of a loss that the release finds."""
+    lease = redlock.lock("r").acquire()
+    with pytest.raises(RedlockError, match="in the thread of its own event loop"):
+        in_loop(redlock, lambda: lease.__exit__(None, None, None))
+    assert lease.valid
+    lease.release()
 
 
 def test_an_error_is_not_kept_by_a_cycle(redlock: Redlock) -> None:
