@@ -282,9 +282,13 @@ class Portal:
     def stop(self) -> None:
         """Make the thread close the manager and end; do not wait for it."""
         self._stopping = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._stop.set)
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._stop.set)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise  # by a signal handler: `close` would wait for ever
 
     def close(self, timeout: float | None = None) -> None:
         """
@@ -300,7 +304,7 @@ class Portal:
         self.stop()
         # At the exit of the interpreter another thread may be about to start this one. Nothing was
         # acquired by it, and once it runs it ends by itself.
-        with contextlib.suppress(RuntimeError):
+        if self._thread.is_alive():
             self._thread.join(timeout)
 
     def discard(self) -> None:

@@ -518,6 +518,42 @@ def test_an_interrupt_at_the_end_of_a_manager_closes_it_anyway(
     assert calls > 20
 
 
+class RuntimeLimitError(TimeLimitError, RuntimeError):
+    """Raised by the handler of a program whose errors are runtime errors."""
+
+
+def test_an_interrupt_by_a_runtime_error_ends_the_wait_of_close_and_is_raised(
+    masters: list[FakeMaster], pool: ThreadPoolExecutor
+) -> None:
+    """An event loop that is closed, and a thread that has not started, raise such errors, too."""
+    before = portals()
+    call = calls = 2
+    while calls == call:
+        call += 1
+        redlock = Redlock(masters, restart_guard="off", master_timeout=200)
+        raised = list[RuntimeLimitError]()
+
+        def handler() -> None:
+            raise RuntimeLimitError
+
+        def act(
+            profile: Any, redlock: Redlock = redlock, raised: list[RuntimeLimitError] = raised
+        ) -> None:
+            try:
+                closes(redlock, profile)
+            except RuntimeLimitError as error:
+                raised.append(error)
+
+        closing = pool.submit(interrupted_at, call, act, handler)
+        try:
+            calls = closing.result(SOON)
+        finally:
+            redlock.close()
+        assert len(raised) == (calls == call)
+        until(lambda: portals() == before)
+    assert calls > 20
+
+
 def test_an_interrupt_at_the_end_of_an_inner_block_of_a_manager_ends_only_that(
     masters: list[FakeMaster],
 ) -> None:
