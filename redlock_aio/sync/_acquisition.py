@@ -81,6 +81,9 @@ class ThreadAcquisition:
         try:
             return self._portal.call(self._run)
         except BaseException:
+            # First, because an assignment calls nothing: one more interrupt comes behind it. Then
+            # nobody cancels a task that waits, but the lock that it gets is released at once.
+            self._taken_back = True
             if not self._failed:
                 with contextlib.suppress(RedlockError):  # all leases of a closed manager are over
                     self._portal.call(self._take_back)
@@ -97,7 +100,9 @@ class ThreadAcquisition:
             raise
         finally:
             self._task = None
-        if lease is not None:  # nothing is awaited from here on
+        if lease is not None and self._taken_back:  # by a thread that was interrupted twice
+            await lease.release()
+        elif lease is not None:  # nothing is awaited from here on
             block = self._block
             self._lease = got = Lease(
                 self._opener, self._portal, lease, self._on_lost, entered=block is not None
@@ -113,7 +118,6 @@ class ThreadAcquisition:
         Raises:
             RedlockError: The lease was lost.
         """
-        self._taken_back = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])  # until its releases are underway

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
@@ -201,6 +201,32 @@ def test_a_thread_that_is_interrupted_twice_gives_back_the_lease(
     monkeypatch.undo()
     until(lambda: free(redlock))
     assert redlock.statistics().leases == 0
+
+
+def test_a_thread_that_is_interrupted_twice_at_once_releases_the_lock_that_it_waits_for(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    """The second signal comes before the event loop is told to take the acquisition back."""
+    lock = redlock.lock("r")
+    holder = pool.submit(lock.acquire).result(SOON)
+    portal = redlock._opener.opened()
+    waiting = list[Future[object]]()
+
+    def interrupted(function: Callable[..., Any]) -> None:
+        if function.__name__ == "_run":
+            assert portal._loop is not None
+            waiting.append(asyncio.run_coroutine_threadsafe(function(), portal._loop))
+            until(lambda: redlock.statistics().waiters)
+        raise TimeLimitError
+
+    monkeypatch.setattr(portal, "call", interrupted)
+    with pytest.raises(TimeLimitError), lock:
+        pass
+    monkeypatch.undo()
+    holder.release()
+    assert waiting[0].result(SOON) is None
+    assert not lock._entered
+    assert free(redlock)
 
 
 def time_is_over() -> None:
