@@ -304,7 +304,7 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
         ("rediss", "", "Connection refused"),
         ("rediss+cluster", "", "Connection refused"),
         ("rediss", "?ssl_ca_certs=missing.pem", r"directory \(ssl_ca_certs=missing\.pem\)"),
-        ("rediss", "?ssl_certfile=c.pem&ssl_keyfile=other.key", "TLS options can't be used.*KEY"),
+        ("rediss", "?ssl_certfile=c.pem&ssl_keyfile=other.key&ssl_ca_certs=no.pem", "used.*KEY"),
         pytest.param(
             *("rediss", "?ssl_ca_path=no&ssl_certfile=no.pem", r"directory \(ssl_certfile=no\.pem"),
             marks=pytest.mark.skipif(
@@ -360,6 +360,13 @@ def test_addresses_share_certificates_if_all_their_options_are_alike(tmp_path: P
         assert one.ca_certs == (str(authority) if number == 2 else None)
         assert one.cert_reqs == (ssl.CERT_NONE if number == 3 else ssl.CERT_REQUIRED)
     assert len({id(context) for pair in made for context in pair}) == len(urls)
+
+
+def test_an_option_without_a_hash_is_no_obstacle() -> None:
+    client = Redis(host="h", ssl=True, ssl_password=bytearray(b"secret"))  # type: ignore[arg-type]
+    made: Any = address.address(client, name="m")
+    assert made._make().ssl_context is made._make().ssl_context
+    assert made._make().ssl_context.password == b"secret"
 
 
 async def test_an_option_that_redis_py_loses_is_named_by_the_vote(

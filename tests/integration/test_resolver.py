@@ -159,6 +159,30 @@ async def test_an_address_that_swallows_packets_costs_one_attempt(
             pass
 
 
+async def test_an_address_that_answers_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of the only master that works, and be busy with its start."""
+    hosts, reached = ["127.77.77.77", "127.0.0.1"], list[str]()
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(writer.get_extra_info("sockname")[0])
+        writer.write(b"-LOADING Redis is loading the dataset in memory\r\n")
+        writer.close()
+
+    first = await asyncio.start_server(refuse, hosts[0], 0)
+    port = first.sockets[0].getsockname()[1]
+    stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    async with first, await asyncio.start_server(refuse, hosts[1], port):
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda *_, **__: [(*stream, (h, 0)) for h in hosts]
+        )
+        dialler = address(f"redis://m.test:{port}", name="master")
+        assert isinstance(dialler, Address)
+        for _ in range(2):
+            with pytest.raises(Exception, match="loading"):
+                await dialler.dial()
+    assert reached == [hosts[0]] * 2
+
+
 def test_tls_asks_for_the_name() -> None:
     dialler = address("rediss://master.test:6380", name="master")
     assert isinstance(dialler, Address)

@@ -16,7 +16,7 @@ from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import votes
+from .kit import now, votes
 
 BUSY = "BUSY Redis is busy running a script"
 
@@ -83,39 +83,62 @@ async def test_reasons_that_alternate_are_logged_once_a_minute(
 
 
 async def test_dialling_slows_down_and_never_stops(
-    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dials = 0
-    dial = FakeMaster.dial
+    """It begins anew with the next outage."""
+    dialled, dial = list[float](), FakeMaster.dial
 
     async def counted(master: FakeMaster) -> tuple[asyncio.Transport, object]:
-        nonlocal dials
-        dials += master is masters[0]
+        if master is masters[0]:
+            dialled.append(now())
         return await dial(master)
 
     monkeypatch.setattr(FakeMaster, "dial", counted)
     masters[0].kill()
-    await asyncio.sleep(1)
-    assert 4 <= dials <= 12
-    dials = 0
-    await asyncio.sleep(100)
-    assert 200 <= dials <= 400
-    assert "4 up" in repr(redlock)
+    async with Redlock(masters) as redlock:
+        await asyncio.sleep(1)
+        assert 4 <= len(dialled) <= 12
+        assert dialled[1] - dialled[0] <= 2 * module.FIRST_DELAY
+        dialled.clear()
+        await asyncio.sleep(100)
+        assert 200 <= len(dialled) <= 400
+        assert "4 up" in repr(redlock)
+        masters[0].restart()
+        await asyncio.sleep(1)
+        dialled.clear()
+        masters[0].cut()
+        await asyncio.sleep(module.FIRST_DELAY)
+        assert len(dialled) == 1
 
 
 async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
-    redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+    redlock: Redlock,
+    masters: list[FakeMaster],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It is pause enough: the next attempt follows at once, also if earlier ones were refused."""
+    dialled, dial = list[float](), FakeMaster.dial
+
+    async def timed(master: FakeMaster) -> tuple[asyncio.Transport, object]:
+        dialled.append(now())
+        return await dial(master)
+
+    masters[0].kill()
+    await asyncio.sleep(10)
+    monkeypatch.setattr(FakeMaster, "dial", timed)
     masters[0].hang()
-    masters[0].cut()
     seconds: dict[str, None] = {}
     for _ in range(300):
         await asyncio.sleep(0.1)
         seconds[redlock.statistics().masters[0].reason] = None
     first, *later = seconds
-    assert first == "connection reset by peer"
+    assert first == "connection refused"
     assert later == [f"no connection in {longest} s" for longest in (1, 2, 4)]
-    assert caplog.messages[1:] == ["m0: unreachable, no connection in 1 s"], "one reason"
+    assert caplog.messages[2:] == ["m0: unreachable, no connection in 1 s"], "one reason"
+    _, _, *took = [late - early for early, late in itertools.pairwise(dialled)]
+    assert len(took) > 4
+    assert 4 < min(took) < max(took) < 4 + module.FIRST_DELAY
 
 
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:

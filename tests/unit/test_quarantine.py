@@ -670,6 +670,29 @@ async def test_a_server_that_was_seen_as_a_replica_has_no_vote_whatever_it_says(
     assert await answers(redlock) == "G" * 5
 
 
+@pytest.mark.promise("S1")
+async def test_a_replica_that_is_a_master_again_when_it_is_dialled_has_no_vote(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """One look at it behind a flush is all that tells of the keys that it has dropped."""
+    hide_promotions(masters[0])
+    info = vars(masters[0])["_do_info"]
+
+    def promoted_behind() -> object:
+        reply = info()
+        promote(masters[0], 7)
+        return reply
+
+    demote(masters[0])
+    vars(masters[0])["_do_info"] = promoted_behind
+    masters[0]._pushes.flushed()
+    await asyncio.sleep(0.5)
+    assert masters[0].role == "master"
+    assert await answers(redlock) == "QGGGG"
+    await asyncio.sleep(QUARANTINE)
+    assert await answers(redlock) == "G" * 5
+
+
 # Markers that others change all the time.
 
 

@@ -1,8 +1,11 @@
 """Look-ups of host names that take virtual time, and connections to the addresses found."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import Callable
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from redlock_aio._transport import address, resolver
 from redlock_aio._transport.resolver import KEPT_FOR, look_up
+from redlock_aio.testing import VirtualTimeLoop
 
 from .kit import loop
 
@@ -38,7 +42,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [(0, 0, 0, "", (f"10.0.0.{number}", port)) for number in (1, 2)]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(resolver, "threading", SimpleNamespace(Thread=Thread))
+    monkeypatch.setattr(resolver, "threading", SimpleNamespace(Thread=Thread, Lock=Lock))
     monkeypatch.setattr(resolver, "time", SimpleNamespace(monotonic=loop().time))
     monkeypatch.setattr(resolver, "_look_ups", {})
     return asked
@@ -75,6 +79,25 @@ async def test_any_error_of_a_look_up_reaches_its_callers(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(OverflowError):
         await asyncio.wait_for(look_up("m.test", 2**64), 2 * TAKES)
+
+
+@pytest.mark.usefixtures("asked")
+async def test_a_forked_child_looks_up_anew() -> None:
+    """It has none of the threads that would end the look-up, or that held the lock at the fork."""
+    await cancelled_look_up()
+    with resolver._lock:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                signal.alarm(10)  # ends a child that waits for the lock
+                with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+                    found = runner.run(asyncio.wait_for(look_up("m.test", 1), 2 * TAKES))
+                code = 0 if len(found) == 2 else 2
+            finally:
+                os._exit(code)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 async def test_addresses_that_were_found_are_tried_without_a_look_up(asked: list[str]) -> None:

@@ -538,13 +538,20 @@ def test_nothing_is_started_in_the_loop_of_a_manager_that_has_ended(redlock: Red
 
 
 def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[FakeMaster]) -> None:
-    seen: list[object] = []
+    seen, of_body = list[object](), KeyError("of the body")
 
     def listen(event: Event) -> None:
         if isinstance(event, Acquired):
             seen.append(threading.current_thread().name)
             seen.append(manager.statistics().leases)
-            for use in (manager.close, lambda: manager.is_locked("r")):
+            manager.__exit__(KeyError, of_body, None)
+            for use in (
+                lambda: manager.is_locked("r"),
+                manager.close,
+                lambda: manager.__exit__(None, None, None),
+                # Whoever closes the generator drops it, and its notes.
+                lambda: manager.__exit__(GeneratorExit, GeneratorExit(), None),
+            ):
                 try:
                     use()
                 except RedlockError as error:
@@ -557,7 +564,8 @@ def test_the_listener_is_called_in_the_loop_and_can_not_use_it(masters: list[Fak
         "this Redlock can't be called in the thread of its own event loop, such as by its"
         " listener: move the call to another thread [own-event-loop]"
     )
-    assert seen == [_portal.THREAD_NAME, 1, why, why]
+    assert seen == [_portal.THREAD_NAME, 1, *[why] * 4]
+    assert of_body.__notes__ == [why]
 
 
 def test_a_listener_that_enters_it_does_not_keep_it_open(masters: list[FakeMaster]) -> None:
