@@ -482,6 +482,22 @@ async def test_the_vote_of_a_port_with_or_without_tls_has_a_hint(
     assert f"does it speak TLS? {hint}" in vote.detail
 
 
+async def test_a_master_that_was_connected_before_gets_no_hint(masters: list[RealMaster]) -> None:
+    """It speaks what the URL says; a proxy or a server that starts may end connections."""
+
+    def end(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    dialler: Any = address.address(masters[0].url, name="m")
+    transport, _ = await dialler.dial()
+    transport.abort()
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as server:
+        dialler._kwargs["port"] = server.sockets[0].getsockname()[1]
+        with pytest.raises(Exception, match=r"Error while reading|closed by") as raised:
+            await dialler.dial()
+    assert not hasattr(raised.value, "__notes__")
+
+
 def test_a_hung_tls_master_does_not_keep_its_connection_open(tls: Tls) -> None:
     """Closing waits for no close_notify; a transport open at the loop's end would warn."""
 

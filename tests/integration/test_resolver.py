@@ -154,6 +154,11 @@ async def test_an_address_that_swallows_packets_costs_one_attempt(
             silent.bind((host, port))
             silent.listen()  # the system accepts connections, and nothing answers
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        dialler = address(named(masters)[0], name="master")
+        assert isinstance(dialler, Address)
+        with pytest.raises(TimeoutError):  # and not the error of a login that others cancel
+            async with asyncio.timeout(0.1):
+                await dialler.dial()
         redlock = Redlock(named(masters)[0], restart_guard="off")
         async with redlock, redlock.lock("r", wait=20_000):
             pass
