@@ -95,10 +95,26 @@ async def test_programs_that_mark_a_new_set_together_mark_it_with_the_longer_one
             master.forbid.add("CLIENT")
     both = [Redlock(masters, max_ttl=max_ttl) for max_ttl in (first, LONG + SHORT - first)]
     await asyncio.gather(*(redlock.__aenter__() for redlock in both))
+    assert now() < 0.01
     assert [await answers(redlock) for redlock in both] == ["GGGGG"] * 2
     assert {master.marker.split()[3] for master in masters if master.marker} == {"21200"}
     for redlock in both:
         await redlock.aclose()
+
+
+async def test_a_longer_one_is_known_as_soon_as_a_new_set_votes(masters: list[FakeMaster]) -> None:
+    """All masters are flushed, and the program that has the longer one is gone."""
+    for master in masters:
+        master.uptime = 0
+        master.forbid.add("CLIENT")  # so no change of a marker is pushed
+    long, short = (Redlock(masters, max_ttl=max_ttl) for max_ttl in (LONG, SHORT))
+    await asyncio.gather(long.__aenter__(), short.__aenter__())
+    await long.aclose()
+    for master in masters:
+        master.flush()
+    await asyncio.sleep(lasts(LONG) - 1)
+    assert await answers(short) == "QQQQQ"
+    await short.aclose()
 
 
 @pytest.mark.parametrize("slower", [1, 2, 3, 4, 6, 10])
