@@ -624,6 +624,24 @@ async def test_a_server_that_forgets_its_scripts_is_asked_again(
     assert await answers(right) == "GGG"
 
 
+async def test_a_server_that_forgets_its_scripts_when_it_is_reached_votes_at_once(
+    m: dict[str, FakeMaster],
+) -> None:
+    execute, forgotten = m["a"].execute, list[bytes]()
+
+    def forgetting(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        reply = execute(command, listener)
+        if DECLARE.sha in command and not forgotten:
+            forgotten.extend(command)
+            execute([b"SCRIPT", b"FLUSH"])
+        return reply
+
+    vars(m["a"])["execute"] = forgetting
+    async with program(of(m, "abc")) as redlock:
+        assert await answers(redlock) == "GGG"
+    assert forgotten
+
+
 async def test_only_the_master_that_was_reached_again_is_asked_if_the_set_has_not_changed(
     m: dict[str, FakeMaster], right: Redlock
 ) -> None:

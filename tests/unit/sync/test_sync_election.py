@@ -45,6 +45,21 @@ def test_a_loss_that_the_body_notices_ends_its_block(redlock: Redlock) -> None:
     assert turns == 2
 
 
+def test_a_term_that_can_not_be_ended_goes_on(redlock: Redlock) -> None:
+    """As in the listener, which is called in the thread of the event loop."""
+    election = redlock.election("r")
+    term = next(election)
+
+    async def refused() -> None:
+        for use in (lambda: term.__exit__(None, None, None), lambda: next(election)):
+            with pytest.raises(RedlockError, match="its own event loop"):
+                use()
+
+    with term:
+        redlock._opener.opened().call(refused)
+        assert term.lease.valid
+
+
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_loss_or_an_error_of_the_body(redlock: Redlock, raises: bool) -> None:
     turns = 0
