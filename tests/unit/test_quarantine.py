@@ -843,6 +843,52 @@ async def test_a_grant_does_not_count_after_a_flush_that_another_program_has_hid
             await task
 
 
+async def test_a_grant_behind_a_flush_does_not_count_if_the_marker_can_not_be_read(
+    masters: list[FakeMaster],
+) -> None:
+    async with guarded(masters[:1]) as redlock:
+        task = underway(redlock)
+        await asyncio.sleep(0)
+        masters[0].flush()
+        masters[0].forbid.add("GETRANGE")
+        with pytest.raises(QuorumUnavailableError, match="its keys were flushed"):
+            await task
+
+
+async def test_a_marker_that_can_not_be_read_for_a_moment_does_not_end_a_wait(
+    masters: list[FakeMaster],
+) -> None:
+    execute, busy = masters[0].execute, [Error("BUSY Redis is busy running a script")]
+
+    def executing(command: list[bytes], listener: PushReceiver | None = None) -> object:
+        return busy[0] if busy and command[0] == b"GETRANGE" else execute(command, listener)
+
+    vars(masters[0])["execute"] = executing
+    async with guarded(masters[:1]) as redlock:
+        waiting = asyncio.create_task(redlock.lock("r", wait=5_000).acquire())
+        await asyncio.sleep(1)
+        busy.clear()
+        await (await waiting).release()
+
+
+async def test_a_waiter_is_woken_also_after_a_flush_of_another_database(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The server tracks no key of this program any more."""
+    async with guarded(masters) as other:
+        lease = await other.lock("r").acquire()
+        retry = Retry(min_delay=5_000, max_delay=5_000)
+        waiting = asyncio.create_task(redlock.lock("r", wait=60_000, retry=retry).acquire())
+        await asyncio.sleep(0.1)
+        for master in masters:
+            master._pushes.flushed()
+        await asyncio.sleep(0.1)
+        released = now()
+        await lease.release()
+        async with await waiting:
+            assert now() - released < 0.1
+
+
 async def test_a_grant_of_a_promoted_replica_does_not_count_although_its_marker_is_back(
     masters: list[FakeMaster],
 ) -> None:
