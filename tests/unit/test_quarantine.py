@@ -623,6 +623,14 @@ async def test_a_live_connection_is_examined_again_when_a_replica_was_promoted(
     assert await answers(redlock) == "QGGGG"
 
 
+async def test_a_live_connection_to_a_replica_that_accepts_writes_gives_no_vote(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    demote(masters[0])
+    await asyncio.sleep(QUARANTINE / 4 + 0.1)
+    assert await answers(redlock) == "EGGGG"
+
+
 async def test_the_hour_after_a_promotion_costs_no_second_quarantine(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
