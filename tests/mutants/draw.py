@@ -141,6 +141,11 @@ class Finder(ast.NodeVisitor):
             self._add("min/max", node.func, "max" if node.func.id == "min" else "min")
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave out `strict` of `zip`, which is an assertion."""
+        if node.arg != "strict":
+            self.visit(node.value)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         """Change an integer, and a truth value."""
         if type(node.value) is int:
