@@ -27,8 +27,7 @@ class ReadWriteLock(Generic[L]):
         self._resource = resource
         self._options = {**options}
         self._check("rw_lock()", options, ReadArguments.__optional_keys__ | {"on_lost"})
-        self.read()
-        self.write()  # both raise the errors of the options now
+        self.write()  # raises the errors of the options now; those of a reader are the same
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self._resource!r}>"
