@@ -234,6 +234,22 @@ async def test_the_clock_of_another_machine_is_not_used(
     assert 0.97 < now() - began <= 1
 
 
+@pytest.mark.usefixtures("all_freed")
+async def test_a_lease_whose_max_hold_ends_during_its_adoption_is_not_adopted(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster]
+) -> None:
+    """On another machine, where only that time has an end that the text tells."""
+    lease = await redlock.lock("r", ttl=3_000, max_hold=500).acquire()
+    exported = text_of(dataclasses.replace(imported(lease.export()), boot="", at=1e9))
+    hang(masters[:3])
+    adopting = asyncio.create_task(there.adopt(exported))
+    await asyncio.sleep(1)
+    resume(masters)
+    with pytest.raises(LockLostError) as caught:
+        await adopting
+    assert caught.value.cause is LossCause.MAX_HOLD
+
+
 # Masters that fail
 
 

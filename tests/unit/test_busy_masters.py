@@ -614,17 +614,23 @@ async def test_all_learn_that_a_majority_refuses_for_good(
     fail(masters, "")
 
 
+@pytest.mark.parametrize(("is_shut", "many"), [(False, 100), (True, 15)])
 async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
-    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
+    redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch, is_shut: bool, many: int
 ) -> None:
     """They do not get the PING either, so no reply tells when they have answered the others."""
     at_once = await fill(redlock, masters, monkeypatch)
-    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(100)]
+    fair = []
+    if is_shut:  # by a task that is to enter the masters' queues
+        fair.append(asyncio.create_task(redlock.lock("fair", fair=True).acquire()))
+        await until(lambda: session(redlock).gate.is_shut)
+    waiting = [asyncio.create_task(redlock.lock(f"r{i}").acquire()) for i in range(many)]
     await asyncio.sleep(0.5)
     back = now()
     resume(masters)
     await release(await asyncio.gather(*waiting))
     assert now() - back < 1
+    await release(await asyncio.gather(*fair))
     await asyncio.gather(*at_once, return_exceptions=True)
 
 

@@ -56,7 +56,9 @@ from .kit import (
     now,
     occupy,
     restart,
+    resume,
     settle,
+    until,
 )
 
 STALLED = f"{LossCause.LOOP_STALLED.text}: the event loop did not run for 1.9 s"
@@ -344,6 +346,26 @@ async def test_an_acquisition_that_waits_emits_it_once(
     assert diary.events[1:] == [Acquired(("r",), lease.fingerprint, waited, None)]
     assert waited >= 3001
     await lease.release()
+    diary.check()
+
+
+@FAIR
+async def test_waiting_for_a_majority_is_emitted_at_once_and_once(
+    redlock: Redlock, masters: list[FakeMaster], diary: Diary, *, fair: bool
+) -> None:
+    """Also by a task that comes when another has found that none answers."""
+    await redlock.check()
+    hang(masters[:3])
+    first = asyncio.create_task(redlock.lock("first").acquire())
+    await until(lambda: kit.session(redlock).gate.is_shut)
+    waiter = asyncio.create_task(redlock.lock("r", fair=fair).acquire())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert diary.events == [Waiting(("first",)), Waiting(("r",))]
+    resume(masters)
+    for task in (first, waiter):
+        await (await task).release()
+    assert len(diary.of(Waiting)) == 2
     diary.check()
 
 

@@ -206,15 +206,17 @@ def refuse(master: FakeMaster, script: Script) -> None:
     vars(master)["execute"] = refusing
 
 
+@pytest.mark.parametrize("has_it", [3, 5])
 async def test_a_lock_whose_state_no_master_shows_is_missing(
-    redlock: Redlock, masters: list[FakeMaster]
+    redlock: Redlock, masters: list[FakeMaster], has_it: int
 ) -> None:
-    occupy(masters, "r")
-    for master in masters:
+    occupy(masters[:has_it], "r")
+    for master in masters[:has_it]:
         refuse(master, INSPECT)
     found = await redlock.find_locks()
     assert (found.states, found.complete) == ((), False)
-    assert all("NOPERM" in vote.detail for vote in found.votes)
+    assert all("NOPERM" in vote.detail for vote in found.votes[:has_it])
+    assert [vote.answer for vote in found.votes[has_it:]] == [Answer.FREE] * (5 - has_it)
 
 
 async def test_a_lock_that_only_a_minority_hides_is_not_missing(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from redlock_aio import LockLostError, NoVoteCause, Redlock, Retry
+from redlock_aio import LockLostError, NoVoteCause, QuorumUnavailableError, Redlock, Retry
 from redlock_aio._protocol.request import Sender
 from redlock_aio._transport.connection import Connection
 from redlock_aio._transport.master import Master
@@ -14,7 +14,7 @@ from redlock_aio._transport.route import Route
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import delete, hang, now, occupy, resume, values
+from .kit import delete, hang, kill, now, occupy, resume, values
 from .links import FarLink
 
 TRANSIT = 0.0012
@@ -151,6 +151,21 @@ async def test_one_master_that_granted_the_lock_is_enough_to_notify_the_holder(
     assert await forcer.force_release("r")
     await asyncio.sleep(1)
     assert holders.inside == ["rival"]
+
+
+async def test_masters_that_go_after_the_revocation_do_not_hold_up_its_end(
+    forcer: Redlock, masters: list[FakeMaster]
+) -> None:
+    """They are known not to answer; the others have the timeout for that."""
+    occupy(masters, ttl=60_000)
+    forcing = asyncio.create_task(forcer.force_release("r"))
+    await asyncio.sleep(0.1)
+    kill(masters[:3])
+    with pytest.raises(QuorumUnavailableError) as caught:
+        await forcing
+    assert caught.value.elapsed < 220 + 5  # the grace, and three round trips
+    await asyncio.sleep(0.01)
+    assert values(masters[3:]) == [None] * 2
 
 
 @pytest.mark.promise("S1")

@@ -11,6 +11,7 @@ import pytest
 from redlock_aio import LockLostError, LockNotHeldError, Redlock
 from redlock_aio._engine.hold.held_lease import HeldLease
 from redlock_aio._engine.hold.watchdog import BATCH
+from redlock_aio._protocol.scripts import EXTEND
 
 from .kit import (
     Masters,
@@ -20,6 +21,7 @@ from .kit import (
     loop,
     now,
     occupy,
+    ran,
     resume,
     settle,
 )  # fmt: skip
@@ -133,6 +135,7 @@ async def test_after_a_stall_nothing_is_valid(redlock: Redlock, stopped: str) ->
             getattr(loop(), stopped)(2)
             assert not lease.valid
             assert lease.remaining == 0
+            assert repr(lease) == "<Lease 'r', lost>"
             with pytest.raises(LockLostError):
                 lease.ensure_valid()
             assert lease.lost.is_set()
@@ -186,10 +189,26 @@ async def test_a_suspension_is_noticed_soon_after_its_end(redlock: Redlock) -> N
     assert now() - woke <= 0.5
 
 
+async def test_a_lease_that_is_lost_when_it_is_to_be_extended_is_not_extended(
+    redlock: Redlock, masters: Masters
+) -> None:
+    """Its loss is told a little before its deadline, when its key is released."""
+    lease = await redlock.lock("r", ttl=1000).acquire()
+    loop().stall(lease.remaining / 1000 - 0.002)
+    with pytest.raises(LockLostError):
+        await lease.extend()
+    assert len(masters[0].keys) == 1
+    await asyncio.sleep(0.01)
+    assert ran(masters[0], EXTEND) == 0
+    assert keys(masters) == [{}] * 5
+
+
 async def test_a_body_that_ends_too_late_gets_the_loss(redlock: Redlock) -> None:
     with pytest.raises(LockLostError):
-        async with redlock.lock("r", ttl=1000):
+        async with redlock.lock("r", ttl=1000) as lease:
             loop().stall(2)
+    with pytest.raises(LockLostError):
+        lease.ensure_valid()
 
 
 async def test_an_error_of_the_body_gets_the_loss_as_a_note(
@@ -324,9 +343,10 @@ async def test_a_dropped_lease_warns_and_is_not_extended(
 ) -> None:
     lease = await redlock.lock("r", ttl=1000).acquire()
     await asyncio.sleep(2)
-    with pytest.warns(ResourceWarning, match="'r'.*was never released; it is not extended"):
+    with pytest.warns(ResourceWarning, match="'r'.*was never released; it is not ext") as warned:
         del lease
         gc.collect()
+    assert warned[0].filename == __file__  # which has dropped it
     assert len(masters[0].keys) == 1
     await asyncio.sleep(1.1)
     assert keys(masters) == [{}] * 5

@@ -191,6 +191,19 @@ async def test_contention_is_no_outage(
     assert not outages(caplog)
 
 
+async def test_masters_that_have_not_answered_yet_are_no_outage(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An attempt fails by two masters that are down and one that refuses; two are farther away."""
+    kill(masters[:2])
+    slow(masters[3:], 0.02)
+    async with there.lock("r", ttl=60_000):
+        await asyncio.sleep(0.1)
+        async with waiting(redlock, "r", retry=Retry(min_delay=5, max_delay=5)):
+            await asyncio.sleep(1)
+    assert not outages(caplog)
+
+
 # Waits that end at once
 
 

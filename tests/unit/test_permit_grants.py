@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redlock_aio import Redlock
+from redlock_aio import Answer, Redlock
 from redlock_aio._engine.wait import permit
 from redlock_aio.testing import FakeMaster
 
@@ -49,19 +49,22 @@ async def test_the_grants_of_a_cancelled_request_are_released_when_a_master_is_b
 
 
 @pytest.mark.promise("S3")
-async def test_another_permit_that_was_granted_before_a_connection_ended_is_released(
-    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_another_permit_that_a_master_has_granted_is_released(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, is_cut: bool
 ) -> None:
-    """The acquisition has won without that master, which grants another permit than the others."""
+    """The acquisition has won without that master, also if its reply does not come."""
     monkeypatch.setattr(permit, "_order", lambda _: (0, 1))
     masters[0].set("redlock_aio:permit:{r}#0", "theirs", 60_000)
     task = asyncio.create_task(redlock.semaphore("r", permits=2, ttl=60_000).acquire())
     await asyncio.sleep(EXECUTED)
     assert held(masters) == [["0", "1"], ["0"], ["0"], ["0"], ["0"]]
-    masters[0].cut()
+    if is_cut:
+        masters[0].cut()
     lease = await task
     await settle(masters, 2)
     assert (lease.permit, held(masters)) == (0, [["0"]] * 5)
+    assert lease.votes[0].answer is not Answer.GRANTED
     await lease.release()
     await settle(masters, 2)
     assert held(masters) == [["0"], [], [], [], []]

@@ -13,6 +13,7 @@ from .cancelling import When
 from .kit import (
     Masters,
     before,
+    commands_received,
     count_up,
     fail,
     fence,
@@ -112,9 +113,13 @@ async def test_the_order_of_replies_does_not_matter(
     slow(masters[:2], latency)
     async with redlock, redlock.lock("r", ttl=3000) as lease:
         flush(masters[:2])
+        first = commands_received(masters)
         await lease.extend()
         await asyncio.sleep(0.03)
         assert has_lock(masters, lease) == [True] * 5
+        last = commands_received(masters)
+        asked = [after - before for before, after in zip(first, last, strict=True)]
+        assert max(asked[2:]) < min(asked[:2])  # the others have kept it
 
 
 @BOTH

@@ -336,6 +336,19 @@ async def test_readers_that_were_let_in_leave_room_in_the_queue(masters: Masters
         await asyncio.gather(writing, *reading)
 
 
+@pytest.mark.parametrize(("first", "second"), [(READS, WRITES), (WRITES, READS), ({}, READS)])
+async def test_a_lease_is_lost_at_once_if_the_masters_let_in_another_of_its_process(
+    redlock: Redlock, masters: Masters, first: Any, second: Any
+) -> None:
+    """No master pushes that, because both came over one connection."""
+    lost = await redlock.lock("r", on_lost="flag", **first).acquire()
+    kit.delete(masters[:3])  # before the masters were asked to push changes
+    async with await in_another_task(redlock.lock("r", on_lost="flag", **second)):
+        await asyncio.sleep(0.01)
+        assert lost.lost.is_set()
+    await settle(masters, 0.1)
+
+
 async def test_the_masters_notify_a_reader_after_another_of_its_process_has_left(
     redlock: Redlock, masters: Masters
 ) -> None:

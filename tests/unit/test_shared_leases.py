@@ -267,6 +267,7 @@ async def test_a_last_release_that_was_cancelled_can_be_repeated(
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+    assert repr(last) == "<Lease 'r', released>"
     await last.release()
     with pytest.raises(LockNotHeldError, match="released before"):
         await first.release()

@@ -20,7 +20,21 @@ from redlock_aio._protocol import commands
 from redlock_aio.testing import FakeMaster
 
 from . import kit
-from .kit import KIND, NEVER, Kind, hang, kill, loop, now, occupy, refused, restart, resume, slow
+from .kit import (
+    KIND,
+    NEVER,
+    Kind,
+    fail,
+    hang,
+    kill,
+    loop,
+    now,
+    occupy,
+    refused,
+    restart,
+    resume,
+    slow,
+)
 
 
 class BusyMaster(FakeMaster):
@@ -214,6 +228,19 @@ async def test_a_turn_that_comes_during_the_last_attempt_is_used(
     await won.release()
 
 
+async def test_a_wait_behind_an_attempt_that_has_just_failed_names_the_holder() -> None:
+    """The masters name it in their replies to the release of that attempt, which are underway."""
+    masters = [FakeMaster(latency=0.02) for _ in range(3)]
+    async with Redlock(masters) as redlock, Redlock(masters) as other, other.lock("r") as lease:
+        await redlock.check()
+        first = asyncio.create_task(refused_after(redlock, 500))
+        await asyncio.sleep(0.025)
+        error, took = await refused_after(redlock, 10)
+        assert fingerprint(error) == lease.fingerprint
+        assert took <= 10 + 22
+        await first
+
+
 @pytest.mark.parametrize("left", [5, 60])
 async def test_an_attempt_in_a_turn_that_comes_late_blames_no_master(left: int) -> None:
     """They may take 200 ms for an answer, and take 80 ms."""
@@ -253,6 +280,32 @@ async def test_a_master_that_is_too_slow_for_its_timeout_is_told_as_such() -> No
         await asked.ask(question, asked.master_timeout - 2)
         details = {vote.detail for vote in question.votes()}
         assert details == {"its answers take 80 ms, master_timeout is 30 ms"}
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("behind", ["task", "process", "outage", "refusals"])
+async def test_a_wait_that_is_over_leaves_no_timer(
+    redlock: Redlock, there: Redlock, masters: list[FakeMaster], behind: str, fair: bool
+) -> None:
+    """It would stay in memory to the end of the wait."""
+    await redlock.check()
+    lease = None
+    if behind == "outage":
+        hang(masters[:3])
+    elif behind == "refusals":
+        fail(masters[:3])
+    else:
+        lease = await (redlock if behind == "task" else there).lock("r").acquire()
+    waits = [kit.acquired_at(redlock, wait=3_600_000, fair=fair) for _ in range(3)]
+    waiting = asyncio.gather(*waits)
+    await asyncio.sleep(2)
+    resume(masters)
+    fail(masters, "")
+    if lease is not None:
+        await lease.release()
+    await waiting
+    timers = [timer for timer in loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+    assert max(timer.when() for timer in timers) < now() + 60
 
 
 async def test_waiters_that_gave_up_leave_no_turn_behind(redlock: Redlock, other: Redlock) -> None:
