@@ -234,6 +234,25 @@ async def test_the_clock_of_another_machine_is_not_used(
     assert 0.97 < now() - began <= 1
 
 
+async def test_half_of_an_even_number_of_masters_is_enough_to_refuse(
+    masters: list[FakeMaster],
+) -> None:
+    """No majority is left that could grant it: a repetition would be in vain."""
+    four = masters[:4]
+    async with (
+        Redlock(four, restart_guard="off") as redlock,
+        Redlock(four, restart_guard="off") as there,
+    ):
+        exported = (await redlock.lock("r").acquire()).export()
+        delete(masters[:2])
+        await there.check()
+        began = now()
+        with pytest.raises(LockLostError, match="another process has adopted it"):
+            await there.adopt(exported)
+        assert now() - began == pytest.approx(LATENCY)
+        await settle(masters, 0.1)
+
+
 @pytest.mark.usefixtures("all_freed")
 async def test_a_lease_whose_max_hold_ends_during_its_adoption_is_not_adopted(
     redlock: Redlock, there: Redlock, masters: list[FakeMaster]

@@ -23,8 +23,10 @@ from .kit import (
     fence,
     hang,
     in_coroutine,
+    loop,
     occupy,
     remaining_keys,
+    resume,
     settle,
 )
 from .test_kinds_alike import ALIKE, KINDS, ONE_PERMIT, key_of
@@ -141,3 +143,27 @@ async def test_a_single_attempt_that_the_close_ends_does_not_blame_the_masters(
     with pytest.raises(RedlockError) as caught:
         await acquiring
     assert caught.value.code == "redlock-closed"
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("waits_for", ["a holder", "a majority", "acceptance"])
+async def test_nothing_is_scheduled_after_the_close(
+    masters: Masters, waits_for: str, *, fair: bool
+) -> None:
+    async with Redlock(masters, restart_guard="off") as redlock:
+        occupy(masters, "s", ttl=50)
+        async with redlock.lock("s", fair=True):
+            pass  # it listens for a while to further calls
+        leases = [await redlock.lock(f"r{n}", on_lost="flag").acquire() for n in range(3)]
+        if waits_for == "a majority":
+            hang(masters[:3])
+        elif waits_for == "acceptance":
+            fail(masters[:3])
+        occupy(masters[3:] if waits_for != "a holder" else masters, ttl=60_000)
+        waiters = [asyncio.create_task(redlock.lock("r", fair=fair).acquire()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+    assert not any(lease.valid for lease in leases)
+    assert all([await ended(waiter) for waiter in waiters])
+    resume(masters)
+    await asyncio.sleep(0.2)  # for a master timeout that was underway
+    assert not [timer for timer in loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]

@@ -195,6 +195,12 @@ def test_waiters_get_an_error(redlock: Redlock, masters: Masters, *, fair: bool,
         waiting = asyncio.create_task(lock.acquire())
         await asyncio.sleep(5)
         cancel_own()
+        await asyncio.sleep(0.001)
+        assert all(lease.valid for lease in leases)
+        began = now()
+        with pytest.raises(RedlockError, match=CANCELLED):
+            await lock.acquire()  # it does not wait for the end of the lease
+        assert now() == began
         with pytest.raises(RedlockError, match=CANCELLED):
             await asyncio.wait_for(waiting, 5)
         await asyncio.sleep(0.1)  # for the leases
@@ -222,6 +228,10 @@ def test_a_manager_whose_tasks_were_cancelled_can_be_opened_again(
             redlock.lock("r").try_acquire,
             redlock.lock("a", "b").acquire,
             lambda: redlock.is_locked("r"),
+            lambda: redlock.inspect("r"),
+            redlock.semaphore("r", permits=2).inspect,
+            redlock.find_locks,
+            redlock.check,
             lambda: redlock.force_release("r"),
         ):
             with pytest.raises(RedlockError, match=CANCELLED):

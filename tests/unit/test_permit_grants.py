@@ -70,6 +70,24 @@ async def test_another_permit_that_a_master_has_granted_is_released(
     assert held(masters) == [["0"], [], [], [], []]
 
 
+@pytest.mark.promise("S4")
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_master_that_answers_late_keeps_the_permit_that_is_won(
+    redlock: Redlock, masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It is asked to release any other one that it may have granted."""
+    monkeypatch.setattr(permit, "_order", lambda _: (number, 1))
+    masters[4].hang()
+    lease = await redlock.semaphore("r", permits=2, ttl=60_000).acquire()
+    await asyncio.sleep(0.07)  # it has timed out
+    masters[4].resume()
+    await asyncio.sleep(0.01)  # before a check could restore the permit
+    assert (lease.permit, held(masters)) == (number, [[str(number)]] * 5)
+    await lease.release()
+    await settle(masters, 1)
+    assert held(masters) == [[]] * 5
+
+
 @pytest.mark.promise("S8")
 async def test_a_waiter_that_knows_fewer_permits_stays_in_its_queue(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster]

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,7 @@ from redlock_aio._engine.wait.local_queue import (
     LONGEST_TENURE,
     LocalQueue,
 )
+from redlock_aio._engine.wait.wakeup import WaitBudget, hold_back
 from redlock_aio._protocol.primitives import Mutex
 from redlock_aio._protocol.scripts import LOOK
 from redlock_aio._rules.retry import LONGEST_SPREAD
@@ -426,6 +428,19 @@ async def test_a_single_attempt_is_made_out_of_turn(
     assert now() - await waiter < 0.01
 
 
+async def test_a_single_attempt_asks_for_no_reports(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """The masters would report the end of the lock to a program that does not wait for it."""
+    occupy(masters)
+    for wait in (0, 30):
+        for master in masters:
+            master.commands.clear()
+        await refused(redlock, wait=wait)
+        asked = {[b"CLIENT", b"CACHING", b"YES"] in master.commands for master in masters}
+        assert asked == {wait > 0}
+
+
 @pytest.mark.parametrize("own", [True, False])
 async def test_a_limited_number_of_attempts_is_made_out_of_turn(
     redlock: Redlock, there: Redlock, own: bool
@@ -478,6 +493,18 @@ async def test_attempts_are_spread_after_split_votes(
         fail(masters[3:])
     await refused(redlock, wait=300, retry=Retry())
     assert bool(queue(redlock).spread) is split
+
+
+@pytest.mark.parametrize(("pause", "took"), [(0.0, 0.1), (0.05, 0.1), (0.3, 0.3)])
+async def test_attempts_wait_for_the_jitter_or_for_a_longer_pause(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, pause: float, took: float
+) -> None:
+    masters = kit.session(redlock).masters
+    queue(redlock).spread = 0.2
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    began = now()
+    await hold_back(masters, queue(redlock), WaitBudget(masters.clock, None, began), pause)
+    assert now() - began == pytest.approx(took)
 
 
 async def test_a_waiter_gets_the_lock_within_a_second_if_no_report_arrives(
@@ -544,6 +571,11 @@ async def test_idle_local_queues_are_dropped(redlock: Redlock) -> None:
         by_key = kit.session(redlock).local_queues.by_key
         assert len(by_key) <= 2 * IDLE_QUEUES
         assert b"kept" in by_key
+        for number in range(10):
+            async with redlock.lock(f"n{number}"):
+                pass
+        # What it knows of a name that was used lately, such as of other processes, stays.
+        assert by_key.keys() >= {b"n%d" % number for number in range(10)}
 
 
 @pytest.mark.parametrize("kind", ["fair", "fencing"])
