@@ -555,8 +555,9 @@ def exit_scope(
         return None if scope.__exit__(kind, error, trace) else error
     except BaseException as rest:
         stray = _left_elsewhere(hold, scope, masters)
-        if stray is None:
-            hold.add_note(rest)  # the other errors of a group that contained the cancellation
+        if stray is None:  # the other errors of a group that contained the cancellation
+            hold.notify_lost()  # the bodies around this one
+            hold.add_note(rest)
             raise
         if error is None or isinstance(error, GeneratorExit):
             raise stray from None
@@ -600,7 +601,7 @@ def _stop_cancelling_another(scope: CancelScope, task: asyncio.Task[object] | No
     """
     inner: Any = scope
     host, cancelling = inner._host_task, inner._cancel_handle  # noqa: SLF001 - nothing else ends it
-    if host is task:
+    if host is task or scope.cancelled_caught:  # its task has left it, and anyio forgets which
         return False
     inner._cancel_called = False  # noqa: SLF001 - else an inner scope starts it again
     if cancelling is not None:

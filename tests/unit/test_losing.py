@@ -247,6 +247,28 @@ async def test_a_group_of_errors_does_not_contain_the_library_s_cancellation(
     assert len(caught.value.__notes__) == 1
 
 
+async def test_a_group_that_the_body_makes_keeps_only_its_other_errors(
+    redlock: Redlock, masters: Masters
+) -> None:
+    lock = redlock.lock("r", ttl=1000, reentrant=True)
+    with pytest.raises(LockLostError):
+        async with lock:
+            with pytest.raises(ExceptionGroup) as caught:
+                async with lock:
+                    hang(masters[:3])
+                    try:
+                        await asyncio.sleep(9)
+                    except asyncio.CancelledError as cancelled:
+                        raise BaseExceptionGroup("", [cancelled, KeyError()]) from None
+            await asyncio.sleep(9)  # the outer body is cancelled, too
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert caught.value.__notes__ == [HUNG]
+    assert now() < 1
+    assert cancelling() == 0
+    await settle(masters)
+    assert keys(masters) == [{}] * 5
+
+
 async def test_an_error_of_the_body_does_not_wait_for_the_release(
     redlock: Redlock, masters: Masters
 ) -> None:
