@@ -16,6 +16,7 @@ from redlock_aio._protocol.scripts import EXTEND
 from .kit import (
     Masters,
     cancelling,
+    delete,
     hang,
     keys,
     loop,
@@ -290,6 +291,18 @@ async def test_a_key_that_is_gone_at_the_release_is_a_loss(
             occupy(masters[:3])
     assert lease.lost.is_set()
     assert keys(masters) == [{"r": "theirs"}] * 3 + [{}] * 2
+
+
+async def test_half_of_an_even_number_of_masters_is_enough_to_lose_a_key(masters: Masters) -> None:
+    """No majority is left that could extend it."""
+    async with Redlock(masters[:4], restart_guard="off") as redlock:
+        lease = await redlock.lock("r", ttl=60_000).acquire()
+        await asyncio.sleep(1)
+        delete(masters[:2])
+        await asyncio.sleep(0.1)
+        assert lease.lost.is_set()
+        with pytest.raises(LockLostError, match="no longer has its key"):
+            lease.ensure_valid()
 
 
 async def test_a_lost_key_is_noticed_soon_and_its_rest_released(
