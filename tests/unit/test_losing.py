@@ -190,16 +190,17 @@ async def test_a_suspension_is_noticed_soon_after_its_end(redlock: Redlock) -> N
     assert now() - woke <= 0.5
 
 
+@pytest.mark.parametrize("closes", [False, True])
 async def test_a_lease_that_is_lost_when_it_is_to_be_extended_is_not_extended(
-    redlock: Redlock, masters: Masters
+    redlock: Redlock, masters: Masters, closes: bool
 ) -> None:
-    """Its loss is told a little before its deadline, when its key is released."""
+    """Its loss is told a little before its deadline, when its key is released, or at the close."""
     lease = await redlock.lock("r", ttl=1000).acquire()
     loop().stall(lease.remaining / 1000 - 0.002)
     with pytest.raises(LockLostError):
         await lease.extend()
     assert len(masters[0].keys) == 1
-    await asyncio.sleep(0.01)
+    await (redlock.aclose() if closes else asyncio.sleep(0.01))
     assert ran(masters[0], EXTEND) == 0
     assert keys(masters) == [{}] * 5
 
