@@ -56,9 +56,11 @@ def test_the_clock_of_the_process_counts_until_a_reply() -> None:
     assert known.new_time(2.0) == 10_000_000
 
 
-def test_a_slow_reply_does_not_widen_the_bounds() -> None:
-    known = clocks(100.0)
-    known.learn(0, 110_000_000, 5.0, 10.0)  # requested 5 s ago, and executed just now
+@pytest.mark.parametrize("now", [0.0, 1e6])
+def test_a_slow_reply_does_not_widen_the_bounds(now: float) -> None:
+    known = clocks(100.0, now=now)
+    time = round((now + 110) * SECOND)
+    known.learn(0, time, now + 5.0, now + 10.0)  # requested 5 s ago, and executed just now
     assert known.offset(0) == pytest.approx(100.0, abs=0.001)
 
 

@@ -193,11 +193,17 @@ def test_a_majority_is_reached_with_its_last_helpful_answers() -> None:
     assert waiter.reached == 1.0
     waiter.on_reply(1, waiter.ask(1, 4.0), GRANTED)
     assert waiter.reached == 3.0
+    four = ticket(NEXT, NEXT, NEXT, NEXT)
+    for master in range(4):
+        four.on_reply(master, four.ask(master, master + 1.0), NEXT)
+    assert four.reached == 2.0  # three of four are a majority
 
 
 def test_standings_under_a_new_name() -> None:
     waiter = ticket(BEHIND, NEXT, GRANTED, FULL)
+    waiter.outside = 0b1111
     waiter.start_over(7.0)
+    assert not waiter.outside
     assert waiter.standings == [UNASKED] * 4
     assert waiter.unreached_since == 7.0
     assert waiter.may_win(0)

@@ -111,6 +111,7 @@ def test_a_shorter_extension_counts_from_when_it_is_sent() -> None:
     first = state.begin_extension(1.0, 10_000)
     second = state.begin_extension(1.1, 100)
     assert state.deadline == deadline(1.1, 100)
+    assert state.due == pytest.approx(state.deadline - MARGIN)
     assert state.longest_ttl == 10_000
     assert not state.extended(first, 1.0, 10_000, 1.15), "a shorter one followed it"
     assert state.deadline == deadline(1.1, 100)
@@ -138,6 +139,27 @@ def test_no_extension_moves_the_end_by_max_hold() -> None:
     state.schedule_renewal(0.95, 0.0)
     assert state.due == pytest.approx(1.5 - MARGIN)
     assert state.why_expired() == Loss(LossCause.MAX_HOLD)
+
+
+def test_a_failed_extension_is_repeated_after_half_of_the_time_left() -> None:
+    state = acquired(1200)
+    last = state.deadline - MARGIN
+    for left, pause in [(1.0, 0.1), (0.1, 0.05), (0.011, 0.006), (0.004, 0.004), (-1.0, -1.0)]:
+        state.schedule_retry(last - left)
+        assert state.due == pytest.approx(last - left + pause)
+
+
+def test_a_stall_is_the_reason_for_a_loss_that_it_may_have_caused() -> None:
+    state = acquired(1200)  # a failed extension is repeated after 0.1 s
+    last = state.deadline - MARGIN
+    for began, ended, stalled in [
+        (last - 0.08, last + 0.01, False),
+        (last - 0.08, last + 0.03, True),
+        (last - 0.2, last - 0.01, False),
+        (last + 0.01, last + 0.2, False),
+    ]:
+        cause = state.why_expired((began, ended)).cause
+        assert cause is (LossCause.LOOP_STALLED if stalled else LossCause.NOT_EXTENDED)
 
 
 def test_a_lost_lease_stays_lost() -> None:

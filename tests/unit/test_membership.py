@@ -21,6 +21,7 @@ from redlock_aio._rules.membership import (
     learn,
     meeting,
     names_of,
+    other_names,
     parse,
     restriction,
     strangers_of,
@@ -157,6 +158,15 @@ def test_a_server_is_in_no_set_for_certain_when_its_line_is_old_or_it_has_moved(
     moved = known._replace(first={**known.first, **elsewhere.first})
     assert not is_surely_in(place, ABC, moved, until=UNTIL)
     assert is_surely_in(Place("c", "run-c"), ABC, elsewhere, until=UNTIL), "by its address"
+
+
+def test_a_program_keeps_the_lines_of_masters_that_older_sets_name_otherwise() -> None:
+    known = older(ABC, servers="abcd")
+    ours = [Place("x", "run-a"), Place("b", "run-b"), Place("y", "run-d"), Place("z")]
+    assert other_names(ours, known) == {Place("a", "run-a")}
+    assert not other_names(ours, known._replace(older={}))
+    moved = known._replace(first={Place("a", "before"): UNTIL})
+    assert not other_names(ours, moved)
 
 
 # The restriction.

@@ -73,11 +73,17 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
         (OLD, member(), ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD, member(), LONG_AGO, MEMBER, 0, Reason.NONE),
         (OLD, None, LONG_AGO, MEMBER, 0, Reason.NONE),
+        # What is known of it is the reason only.
+        (info(60, promoted=True), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.PROMOTED),
+        (info(59, promoted=True), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
+        (OLD.in_slot(3), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.MOVED),
+        (info(58).in_slot(3), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         # The marker is gone, or was written by a program that had not seen the former one.
         (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, new_member(-4), THERE_BEFORE, QUARANTINED, 56, Reason.FLUSHED),
         (OLD, new_member(-4), THERE_LONG_AGO, QUARANTINED, 56, Reason.FLUSHED),
+        (OLD, new_member(-59.5), THERE_LONG_AGO, QUARANTINED, 0.5, Reason.FLUSHED),
         (OLD, new_member(-60), THERE_LONG_AGO, MEMBER, 0, Reason.NONE),
         (OLD, new_member(9), THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(at=0), THERE_LONG_AGO, QUARANTINED, 60, Reason.FLUSHED),
@@ -103,6 +109,8 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
         (OLD, Marker(ME, rejoining=True, number=0), NOTHING, QUARANTINED, 60, Reason.MARKED),
         # A quarantine that this process began lasts exactly to its end.
         (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
+        (OLD, member(), Seen(ME, NOW - 1, None, NOW + 0.5, Reason.FLUSHED), QUARANTINED, 0.5,
+         Reason.FLUSHED),
         (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
         (YOUNG, None, Seen(ME, NOW - 1, None, NOW + 55, Reason.FLUSHED), QUARANTINED, 55,
          Reason.FLUSHED),
@@ -143,6 +151,8 @@ def test_the_standing_of_a_master(
         (OLD, new_member(-4), THERE_BEFORE, rejoining(56), False),
         (info(-1), None, NOTHING, rejoining(60), False),
         (info(-1), rejoining(3), NOTHING, None, False),
+        (info(99, promoted=True), None, NOTHING, rejoining(60), True),
+        (info(99, promoted=True), member(OTHER), NOTHING, rejoining(60), False),
         (YOUNG, member(), NOTHING, None, False),
         (YOUNG, rejoining(1), NOTHING, None, False),
         (OLD, rejoining(0), NOTHING, member(at=CLOCK, since=MINUTE_AGO), False),
@@ -185,6 +195,21 @@ def test_a_strict_guard_quarantines_young_masters() -> None:
 
     assert verdict == Verdict(QUARANTINED, 50, Reason.RESTARTED, rejoining(50), careful=True)
     assert judge(OLD, None, strict=True).state is MEMBER
+
+
+def test_the_loss_of_a_marker_of_a_former_run_begins_no_other_quarantine() -> None:
+    """Nothing was granted since the restart: a program marks a server before it uses it."""
+    marker = member(OTHER)
+    first = judge(YOUNG, marker)
+    seen = quarantine.remember(NOTHING, YOUNG, marker, first, NOW)
+    again = judge(YOUNG, None, seen)
+    assert (again.seconds, again.reason) == (first.seconds, first.reason) == (50, Reason.RESTARTED)
+
+
+def test_an_undecided_master_is_examined_again_soon_and_then_less_often() -> None:
+    pauses = [quarantine.pause(UNDECIDED, 9.0, LASTS, looks) for looks in range(1, 9)]
+    assert pauses == [0.02, 0.03, 0.05, 0.1, 0.15, 0.15, 0.5, 0.5]
+    assert quarantine.pause(UNDECIDED, 0.2, LASTS, 7) == 0.2
 
 
 PROMOTED = ServerInfo("7", ME, "master", "", promoted=True, fed=50, replid="0123abcd")

@@ -325,6 +325,10 @@ def test_an_owner_of_a_slot_is_eligible_by_its_marker_alone() -> None:
     mine, before = b"me.3 member 5 70000 0", b"me.2 member 5 70000 0"
     assert requirements.eligibility(info, mine, epoch=3, of_slot=True).votes is True
     assert requirements.eligibility(info, before, epoch=3, of_slot=True).votes is False
+    alone = info.replace(b"cluster_enabled:1", b"cluster_enabled:0")
+    found = requirements.eligibility(alone, mine, epoch=3, of_slot=True)
+    assert (found.votes, found.seconds) == (False, math.inf)
+    assert found.reason == "no node of a Redis Cluster (cluster_enabled is 0)"
 
 
 def test_a_cluster_needs_one_permission_more() -> None:

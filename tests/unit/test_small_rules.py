@@ -10,6 +10,7 @@ from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.wait.wakeup import WaitBudget, hold_back
 from redlock_aio._protocol import lock_state
 from redlock_aio._protocol.commands import hash_tag
+from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.events import Event, Waiting
 
@@ -79,3 +80,23 @@ async def test_a_pause_ends_with_the_wait(left: float, expected: float) -> None:
 )
 def test_only_a_server_that_says_so_has_no_append_only_file(info: bytes, forgets: bool) -> None:
     assert bool(ServerInfo.parse(info).forgets) is forgets
+
+
+def test_a_key_that_is_no_lock_counts_until_it_changes() -> None:
+    view = Blockers(3)
+    view.can_not_be(0, "no lock")
+    assert not view.is_hopeless
+    for master, change in [(1, view.may_be_free), (1, lambda master: view.held(master, b"a", 9.0))]:
+        view.can_not_be(master, "no lock")
+        assert view.is_hopeless
+        change(master)
+        assert not view.is_hopeless
+
+
+def test_only_masters_with_the_value_of_the_holder_report_its_end() -> None:
+    view = Blockers(5)
+    for master, value in enumerate([b"a", b"a", b"b", b"a"]):
+        view.held(master, value, 9.0)
+    assert (view.holder, view.held_by_holder) == (b"a", [0, 1, 3])
+    view.may_be_free(1)
+    assert (view.holder, view.held_by_holder) == (b"a", [0, 3])
