@@ -78,6 +78,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
         (info(59, promoted=True), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         (OLD.in_slot(3), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.MOVED),
         (info(58).in_slot(3), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
+        (info(0).in_slot(3), None, ANOTHER_BEFORE, QUARANTINED, 60, Reason.RESTARTED),
         # The marker is gone, or was written by a program that had not seen the former one.
         (OLD, None, THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
         (OLD, member(OTHER), THERE_BEFORE, QUARANTINED, 60, Reason.FLUSHED),
@@ -103,6 +104,8 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
         (YOUNG, rejoining(1), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
         (YOUNG, rejoining(55), NOTHING, QUARANTINED, 55, Reason.RESTARTED),
         (OLD, rejoining(20), NOTHING, QUARANTINED, 20, Reason.MARKED),
+        (OLD, rejoining(0.5), NOTHING, QUARANTINED, 0.5, Reason.MARKED),
+        (info(59), rejoining(-9), NOTHING, QUARANTINED, 1, Reason.RESTARTED),
         (OLD, rejoining(999), NOTHING, QUARANTINED, 60, Reason.MARKED),
         (OLD, rejoining(0), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, time=None), rejoining(0), NOTHING, QUARANTINED, 60, Reason.MARKED),
@@ -111,6 +114,7 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
         (OLD, rejoining(99), OUT, QUARANTINED, 7, Reason.FLUSHED),
         (OLD, member(), Seen(ME, NOW - 1, None, NOW + 0.5, Reason.FLUSHED), QUARANTINED, 0.5,
          Reason.FLUSHED),
+        (OLD, rejoining(40), OUT, QUARANTINED, 40, Reason.MARKED),  # another one has begun later
         (info(0), rejoining(99), SERVED, MEMBER, 0, Reason.NONE),
         (YOUNG, None, Seen(ME, NOW - 1, None, NOW + 55, Reason.FLUSHED), QUARANTINED, 55,
          Reason.FLUSHED),
@@ -118,16 +122,23 @@ SERVED = Seen(ME, NOW - 1, rejoining(99).number, NOW - 0.01, Reason.FLUSHED)
          Reason.FLUSHED),
         # Another server's marker: restored from a disk, or a replica that was promoted.
         (YOUNG, member(OTHER), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
+        (info(59), member(OTHER), NOTHING, QUARANTINED, 1, Reason.RESTARTED),
         (YOUNG, rejoining(-9, OTHER), NOTHING, QUARANTINED, 50, Reason.RESTARTED),
         (OLD, member(OTHER), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, promoted=True), member(OTHER), NOTHING, QUARANTINED, 60, Reason.PROMOTED),
         (info(99, promoted=True), member(), NOTHING, MEMBER, 0, Reason.NONE),
         (info(99, promoted=True), None, NOTHING, QUARANTINED, 60, Reason.PROMOTED),
         (info(10, promoted=True), None, NOTHING, QUARANTINED, 60, Reason.PROMOTED),
+        (OLD.in_epoch(1), None, NOTHING, QUARANTINED, 60, Reason.PROMOTED),
+        (OLD.in_epoch(0), None, NOTHING, MEMBER, 0, Reason.NONE),
         # No marker.
         (OLD, None, NOTHING, MEMBER, 0, Reason.NONE),
         (info(59), None, NOTHING, UNDECIDED, 1, Reason.UNPROVEN),
         (YOUNG, None, NOTHING, UNDECIDED, 50, Reason.UNPROVEN),
+        # The owner of a slot, however long the server has been running.
+        (OLD.in_slot(3), member(f"{ME}.3"), NOTHING, MEMBER, 0, Reason.NONE),
+        (OLD.in_slot(3), member(f"{ME}.2"), NOTHING, QUARANTINED, 60, Reason.MOVED),
+        (OLD.in_slot(3), None, NOTHING, UNDECIDED, 60, Reason.UNPROVEN),
     ],
 )  # fmt: skip
 def test_the_standing_of_a_master(
@@ -174,6 +185,7 @@ def test_the_standing_of_a_master(
         (OLD, member(lasts=99), NOTHING, None, False),
         (OLD, member(lasts=2, since=MINUTE_AGO), NOTHING, member(since=MINUTE_AGO), False),
         (OLD, member(lasts=2, since=CLOCK - 9_000_000), NOTHING, rejoining(51), False),
+        (OLD, member(lasts=2, since=CLOCK - 59_500_000), NOTHING, rejoining(0.5), False),
         (OLD, rejoining(1, lasts=2), NOTHING, rejoining(59), False),
         (OLD, Marker(ME, rejoining=True, number=CLOCK + 9_000_000), NOTHING, rejoining(9), False),
         # Another program has overwritten the marker.
@@ -195,6 +207,8 @@ def test_a_strict_guard_quarantines_young_masters() -> None:
 
     assert verdict == Verdict(QUARANTINED, 50, Reason.RESTARTED, rejoining(50), careful=True)
     assert judge(OLD, None, strict=True).state is MEMBER
+    owner = judge(OLD.in_slot(3), None, strict=True)
+    assert (owner.seconds, owner.reason, owner.careful) == (60, Reason.MOVED, True)
 
 
 def test_the_loss_of_a_marker_of_a_former_run_begins_no_other_quarantine() -> None:
@@ -210,6 +224,38 @@ def test_an_undecided_master_is_examined_again_soon_and_then_less_often() -> Non
     pauses = [quarantine.pause(UNDECIDED, 9.0, LASTS, looks) for looks in range(1, 9)]
     assert pauses == [0.02, 0.03, 0.05, 0.1, 0.15, 0.15, 0.5, 0.5]
     assert quarantine.pause(UNDECIDED, 0.2, LASTS, 7) == 0.2
+    assert quarantine.pause(UNDECIDED, -1.0, LASTS, 7) == 0.0
+
+
+def test_other_masters_are_examined_four_times_in_a_quarantine_and_at_its_end() -> None:
+    assert quarantine.pause(MEMBER, 0.0, LASTS, 0) == 15.0
+    assert quarantine.pause(QUARANTINED, 50.0, LASTS, 0) == 15.0
+    assert quarantine.pause(QUARANTINED, 9.0, LASTS, 0) == pytest.approx(9.0, abs=0.01)
+    assert quarantine.pause(QUARANTINED, -9.0, LASTS, 0) == 0.0
+
+
+def test_only_a_quarantine_that_is_certain_is_remembered() -> None:
+    def until(verdict: Verdict) -> float:
+        return quarantine.remember(NOTHING, YOUNG, None, verdict, NOW).until
+
+    assert until(judge(YOUNG, member(OTHER))) == NOW + 50
+    assert until(judge(YOUNG, None, strict=True)) == -math.inf
+    assert until(judge(YOUNG, None)) == until(Verdict(MEMBER)) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("server", "marker", "seconds"),
+    [
+        (OLD, member(since=MINUTE_AGO), 60),
+        (OLD, member(), math.inf),
+        (OLD, None, math.inf),
+        (info(60, time=None), member(since=MINUTE_AGO), math.inf),
+    ],
+)
+def test_the_seconds_in_which_a_master_has_forgotten_nothing(
+    server: ServerInfo, marker: Marker | None, seconds: float
+) -> None:
+    assert quarantine.since_forgot(server, marker) == seconds
 
 
 PROMOTED = ServerInfo("7", ME, "master", "", promoted=True, fed=50, replid="0123abcd")
@@ -338,6 +384,7 @@ def test_a_marker_carries_the_quarantine_of_any_max_ttl(max_ttl: int) -> None:
     lasts = timing.forgetting(max_ttl, factor=0.5)
     for verdict in (quarantine.founding(YOUNG, lasts), quarantine.not_new(YOUNG, lasts)):
         assert verdict.write is not None
+        assert verdict.careful
         assert Marker.parse(bytes(verdict.write)) == verdict.write
 
 
@@ -354,6 +401,9 @@ def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
         ("uptime_in_seconds:12", {"uptime": 12}),
         ("uptime_in_seconds:-3598", {"uptime": -3598}),
         ("uptime_in_seconds:soon", {"uptime": None}),
+        ("uptime_in_seconds:" + "9" * 19, {"uptime": 10**19 - 1}),
+        ("uptime_in_seconds:" + "9" * 20, {"uptime": None}),
+        ("config_file:C:\\redis.conf\r\nuptime_in_seconds:12", {"uptime": 12}),
         ("server_time_usec:1700", {"time": 1700}),
         ("master_replid2:" + "0" * 40, {"promoted": False}),
         ("master_replid2:" + "0" * 39 + "a", {"promoted": True}),
@@ -362,9 +412,16 @@ def test_the_reason_and_the_time_left_are_in_whole_seconds() -> None:
         ("total_net_repl_input_bytes:-5", {"promoted": False, "fed": -5}),
         ("master_replid:0123456789", {"replid": "", "identity": "x"}),
         ("master_replid:0123456789\r\nmaster_replid2:1", {"identity": "x-01234567"}),
+        ("maxmemory_policy:allkeys-lru", {"evicts": "allkeys-lru"}),
+        ("maxmemory:9\r\nmaxmemory_policy:allkeys-lru", {"evicts": "allkeys-lru"}),
+        ("maxmemory:0\r\nmaxmemory_policy:allkeys-lru", {"evicts": ""}),
+        ("maxmemory:9\r\nmaxmemory_policy:noeviction", {"evicts": ""}),
+        ("cluster_enabled:1", {"clustered": True}),
+        ("connected_slaves:1", {"replicated": True}),
         ("aof_enabled:0", {"appends": False}),
         ("aof_enabled:1", {"appends": True}),
         ("", {"uptime": None, "time": None, "promoted": False, "appends": None}),
+        ("", {"evicts": "", "clustered": False, "replicated": False}),
     ],
 )
 def test_the_facts_in_info(line: str, expected: dict[str, object]) -> None:

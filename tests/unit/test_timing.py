@@ -45,6 +45,11 @@ def test_a_lease_ends_before_the_masters_release_it(
     assert left <= max(0, ttl - elapsed * 1000 - ttl * factor - 2 + 0.001)
 
 
+def test_the_remaining_time_is_in_whole_milliseconds() -> None:
+    lefts = [timing.remaining(until, 1.0) for until in (2.0, 1.0019, 1.0, 0.0)]
+    assert lefts == [1000, 1, 0, 0]
+
+
 def test_the_drift_is_one_percent_and_two_milliseconds() -> None:
     assert timing.drift(10_000, factor=timing.DRIFT_FACTOR) == 102
     assert timing.drift(1, factor=timing.DRIFT_FACTOR) == 3
@@ -72,7 +77,7 @@ def test_a_ttl_that_was_meant_in_seconds_is_refused(ttl: int) -> None:
 def test_a_drift_factor_is_a_number_up_to_a_half(wrong: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="drift_factor"):
         timing.drift_factor(wrong)
-    assert timing.drift_factor(0.5) == 0.5
+    assert [timing.drift_factor(factor) for factor in (0, 0.5)] == [0.0, 0.5]
 
 
 @given(
@@ -130,6 +135,16 @@ def test_no_pause_lasts_longer_than_the_wait(
         assert 0 < pause <= delay
         # Not `waited + pause <= ...`: the sum is rounded, and 0.12 + 1.68 is more than 1.8.
         assert pause <= wait - min(reserve, wait / 10) - waited
+
+
+def test_one_attempt_is_enough_and_all_delays_may_be_the_same() -> None:
+    retry = Retry(min_delay=20, max_delay=20, attempts=1)
+    assert retry.delay(1, 0.9) == 20
+
+
+@pytest.mark.parametrize(("wait", "last"), [(100, 90), (10_000, 9_950)])
+def test_the_last_attempt_comes_before_the_end_of_the_wait(wait: int, last: int) -> None:
+    assert retry.pause(10**6, wait=wait, waited=0, reserve=50) == last
 
 
 def test_a_rounding_error_is_no_pause() -> None:
