@@ -123,8 +123,11 @@ def ask(
     return lock.enqueue(TOKEN[member], TTL, entry, counter, proposal)
 
 
+QUEUE = commands.queue_keys(b"r")[0]
+
+
 def queue(client: Client) -> list[bytes]:
-    members = client.master._data.zall(commands.queue_keys(b"r")[0])
+    members = client.master._data.zall(QUEUE)
     return [member for member in members if not member.startswith(b"~")]
 
 
@@ -184,8 +187,23 @@ async def test_a_queue_ends_soon_after_its_members(client: Client) -> None:
     client.master.set("r", "theirs", TTL)
     for _ in range(2):
         client.send(ask(A, 1, lives=700))
-        assert client.master.pttl(commands.queue_keys(b"r")[0].decode()) == 800
+        assert client.master.pttl(QUEUE.decode()) == 800
         await asyncio.sleep(0.5)
+    client.master.delete("r")
+    client.send(ask(A, 1, lives=700))
+    assert client.master.pttl(QUEUE.decode()) == 300, "a holder waits no more"
+
+
+async def test_a_queue_waits_for_a_dead_holder_no_longer_than_for_its_lock(client: Client) -> None:
+    client.master.set("r", "theirs", 50)
+    client.send(ask(A, 1, lives=10 * TTL))
+    client.send(ask(B, 2, lives=10 * TTL))
+    await asyncio.sleep(0.1)
+    assert client.code(ask(A, 1, lives=10 * TTL)) == 0
+    await asyncio.sleep(TTL / 1000)
+    assert client.code(ask(B, 2)) == 2
+    await asyncio.sleep(0.001)
+    assert client.code(ask(B, 2)) == 0
 
 
 @pytest.mark.parametrize(
@@ -231,7 +249,9 @@ async def test_a_token_of_a_member_is_beyond_all_counters(
 
 async def test_nothing_is_granted_beside_a_key_that_is_no_lock(client: Client) -> None:
     client.send(request.pack(b"ZADD", b"r", b"1", b"member"))
-    for command in (ask(A, 1, lock=BOTH), ask(A, 1, lock=BOTH, first=True), BOTH.acquire(OURS, 1)):
+    extend = commands.extend(BOTH.extension(OURS, TTL))
+    asked = [ask(A, 1, lock=BOTH, first=first) for first in (True, False)]
+    for command in (*asked, BOTH.acquire(OURS, TTL), extend):
         assert "WRONGTYPE" in str(client.send(command))
     assert client.master._keys.keys() == {b"r"}
 
@@ -495,8 +515,8 @@ async def test_a_forced_release_replaces_the_value_that_it_has_seen(
 async def test_a_forced_release_takes_the_member_that_was_granted_from_the_queue(
     client: Client,
 ) -> None:
-    for member, place in ((A, 1), (B, 2)):
+    for member, place in ((A, 2), (B, 1), (B, 1)):
         client.send(ask(member, place))
     client.send(commands.revoke(b"r", TOKEN[A], b"gone", LONG))
     assert queue(client) == [B]
-    assert client.send(ask(A, 1)) == [1, LONG, NOW, b"gone", 0]
+    assert client.send(ask(A, 2)) == [2, LONG, NOW, b"gone", 0]

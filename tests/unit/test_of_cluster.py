@@ -102,6 +102,7 @@ async def test_a_client_with_tls_that_checks_names() -> None:
         ("redis+cluster://", "cluster names no node"),
         ("redis+cluster://a,,b", "cluster has a comma without a node"),
         ("redis+cluster://u@a,b@c", "cluster has"),
+        ("redis+cluster://u:p@@a", "cluster has two '@' before the path"),
         ("redis://a,redis://b", "cluster holds two URLs; a Cluster is named alone, its nodes in"),
         ("redis+cluster://a,redis+cluster://b?masters=3", "cluster holds two URLs; a Cluster is"),
         ("redis+cluster://h?db=1", "cluster has an option 'db'"),

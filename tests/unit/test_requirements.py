@@ -88,6 +88,12 @@ def test_a_failover_of_sentinel_is_a_restart() -> None:
     assert requirements.eligibility(info(64), marker, epoch=0).votes is True
 
 
+def test_the_questions_are_those_of_programs() -> None:
+    kinds = ("GET-MASTER-ADDR-BY-NAME", "mine"), ("MASTER", "mine"), ("MYID",)
+    assert requirements.sentinel_questions("mine") == tuple(("SENTINEL", *kind) for kind in kinds)
+    assert requirements.cluster_question() == ("CLUSTER", "NODES")
+
+
 def replies(host: str = "10.0.0.1", epoch: int = 2, known: int = 3, own: str = "a") -> list[object]:
     """Return the replies of a Sentinel to the questions, as RESP2 has them."""
     details = [b"config-epoch", b"%d" % epoch, b"num-other-sentinels", b"%d" % (known - 1)]
@@ -160,6 +166,8 @@ def test_the_clock_tolerance_is_what_an_acquisition_allows(max_ttl: int, ms: int
         ([[100.0] * 100] * 2 + [[]], 200),
         ([[1.0] * 10] * 2 + [[300.0] * 10], 200),  # four times what the others need at least
         ([[2_000.0] * 10] * 3, 1_000),
+        ([[10.0, 300.0]] * 3, 50),  # once only
+        ([[10.0, 300.0, 300.0]] * 3, 342),
     ],
 )
 def test_the_timeout_is_learned_as_by_a_manager(
@@ -240,6 +248,14 @@ def test_what_does_not_count(value: bytes) -> None:
     assert sets(value) == []
 
 
+def test_a_line_counts_that_came_just_now() -> None:
+    assert [bool(sets(line(["x"], came=-ahead))) for ahead in (0, 999, 1_000)] == [
+        True,
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     ("servers", "expected"),
     [
@@ -264,6 +280,8 @@ aa 10.0.0.1:7000@17000,one.example {}master - 0 0 1 connected 0-5460
 bb 10.0.0.2:7000@17000,two.example {}master - 0 169 8 connected 5461-16383
 cc 10.0.0.3:7000@17000,three.example {}slave bb 0 169 8 connected
 """
+EMPTY = "dd 10.0.0.4:7000@17000,four.example master - 0 0 0 connected\n"
+"""A primary without a slot."""
 
 
 def listed(by: int) -> bytes:
@@ -283,6 +301,8 @@ def test_the_masters_of_a_cluster_have_a_url_each() -> None:
     assert named.at("::1", 5) == "rediss://me:s3cret@[::1]:5?client_name=x"
     assert "s3cret" not in repr(named)
     assert requirements.parse_url(url).tag == ""
+    with pytest.raises(ValueError, match=r"^url must be a redis://"):
+        requirements.parse_url("http://a")
     plain = ["redis://a", "redis+sentinel://s/m"]
     assert requirements.each_master(plain) == plain
 
@@ -308,6 +328,12 @@ def test_what_nodes_agree_on() -> None:
     assert requirements.cluster_answers("{8239}", replies).complete
     replies["10.0.0.3", 7000] = "no answer"
     assert not requirements.cluster_answers("{8239}", replies).complete
+
+
+def test_a_primary_without_a_slot_is_a_node_and_has_no_ranges() -> None:
+    said = requirements.cluster_answers("{0001}", {("10.0.0.1", 7000): listed(0) + EMPTY.encode()})
+    assert ("10.0.0.4", 7000) in said.nodes
+    assert sorted(said.slots) == ["10.0.0.1:7000", "10.0.0.2:7000"]
 
 
 def test_nodes_that_answer_nothing_of_use() -> None:

@@ -264,6 +264,8 @@ def test_the_sentinels_do_not_get_the_login_of_the_master(url: str) -> None:
         ("redis+sentinel://s1,:7/mine", "names no host"),
         ("redis+sentinel://s1,s 2/mine", "must name one host"),
         ("redis+sentinel://:a@s1,:b@s2/mine", "has two '@' before the path"),
+        ("redis+sentinel://me:a@@s1/mine", "has two '@' before the path"),
+        ("redis+sentinel://s1/mine?password=a&b=3", "has an option that is unknown, or has"),
         ("redis+sentinel://s1,S1:26379/mine", "names the Sentinel s1:26379 twice"),
         ("redis+sentinel://s1/mine?ssl_ca_certs=a", "which is for rediss+sentinel:// URLs"),
         ("valkey://s1?ssl_ca_certs=a", "which is for rediss:// URLs"),
