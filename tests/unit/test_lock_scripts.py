@@ -444,13 +444,18 @@ async def test_a_lease_with_a_token_is_restored_where_nobody_has_the_lock(
     ],
 )
 async def test_a_counter_is_lifted_in_the_name_of_the_holder(
-    client: Client, lock: Lock, counter: str | None, reply: object, lifted: str | None
+    lock: Lock, counter: str | None, reply: object, lifted: str | None
 ) -> None:
-    put(client, MINE, lock)
-    if counter is not None:
-        client.master.set(COUNTER, counter, 99)
-    assert client.send(BOTH.counter(LEAD).lift(OURS, FENCE, FENCE + 5)) == reply
-    assert client.master.keys.get(COUNTER) == (lifted or counter)
+    for name, other in ("rq", "qr"):
+        client = Client()
+        put(client, *[lock if each == name else MINE for each in "qr"])
+        if counter is not None:
+            client.master.set(f"redlock_aio:fence:{{{name}}}", counter, 99)
+        assert client.send(BOTH.counter(LEAD).lift(OURS, FENCE, FENCE + 5)) == reply
+        keys = client.master.keys
+        assert keys.get(f"redlock_aio:fence:{{{name}}}") == (lifted or counter)
+        expected = BEYOND + OUR_MARK if reply == b"OK" else None
+        assert keys.get(f"redlock_aio:fence:{{{other}}}") == expected
 
 
 @pytest.mark.promise("S7")
@@ -465,14 +470,16 @@ async def test_a_counter_is_lifted_in_the_name_of_the_holder(
     ],
 )
 async def test_counters_are_raised_to_the_same_value_while_the_lock_is_held(
-    client: Client, lock: Lock, counter: int | None, reply: int
+    lock: Lock, counter: int | None, reply: int
 ) -> None:
-    put(client, MINE, lock)
-    if counter is not None:
-        client.master.set(COUNTER, f"{counter:016d}")
-    assert client.send(BOTH.counter(LEAD).raise_to(FENCE, OURS)) == reply
-    counters = [client.master.keys.get(f"redlock_aio:fence:{{{name}}}") for name in "qr"]
-    assert counters == ([f"{reply:016d}"] * 2 if reply else [None, "0000000000000007"])
+    for name, other in ("rq", "qr"):
+        client = Client()
+        put(client, *[lock if each == name else MINE for each in "qr"])
+        if counter is not None:
+            client.master.set(f"redlock_aio:fence:{{{name}}}", f"{counter:016d}")
+        assert client.send(BOTH.counter(LEAD).raise_to(FENCE, OURS)) == reply
+        counters = [client.master.keys.get(f"redlock_aio:fence:{{{it}}}") for it in (other, name)]
+        assert counters == ([f"{reply:016d}"] * 2 if reply else [None, "0000000000000007"])
 
 
 # Releases

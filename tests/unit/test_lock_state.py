@@ -13,6 +13,7 @@ from redlock_aio._protocol.lock_state import (
     is_kept,
     key_state,
     lock_state,
+    objection,
     remaining,
     view,
 )
@@ -236,6 +237,26 @@ def test_the_first_line_is_the_verdict_and_the_others_the_views(
 
     assert first == line
     assert others == [f"  {its}" for its in found.views]
+
+
+def read_by(*tokens: bytes) -> list[object]:
+    """Return the reply of a master that keeps the lock for these readers, for 1, 2, ... ms."""
+    shares = [part for left, token in enumerate(tokens, 1) for part in (token, left)]
+    return [lock_value.SHARED, 5_000, None, 0, 0, *shares]
+
+
+@pytest.mark.parametrize(
+    ("count", "named", "end"), [(0, 0, ""), (10, 10, ""), (12, 10, "; 2 more")]
+)
+def test_ten_readers_are_named_and_the_others_counted(count: int, named: int, end: str) -> None:
+    tokens = [b"%d" % (10**39 + number) for number in range(count)]
+    found = state(*[read_by(*tokens)] * 3)
+
+    assert objection(read_by(*tokens)) == ""
+    names = "; ".join(str(reader) for reader in found.readers[:named])
+    number = count or "nobody any more"
+    expected = f"'r' is read by {number} on 3 of 3 masters{', ' * (count > 0)}{names}{end}"
+    assert str(found).splitlines()[0] == expected
 
 
 def test_names_and_metadata_of_others_stay_on_one_line() -> None:

@@ -120,6 +120,7 @@ async def test_nothing_is_taken_while_somebody_waits(one: One) -> None:
 
 
 async def test_a_take_comes_too_late(one: One) -> None:
+    await asyncio.sleep(0.25)  # not at a whole second
     assert one.codes(FIVE.take(b"x", TTL, (0, 1), one.now - 1)) == [4]
     assert one.view.holders == {}
 
@@ -221,6 +222,16 @@ async def test_the_oldest_waiter_looks_for_a_permit_whose_holder_has_died(one: O
     assert queued.moved == 3
     assert one.view.queues == {1: [B], 3: [A]}
     assert one.codes(enter(A, one.now, 3)) == [0]
+
+
+async def test_a_queue_waits_for_a_dead_holder_no_longer_than_for_its_permit(one: One) -> None:
+    one.take_all()
+    place = one.now
+    one.codes(enter(A, place, 0, ttl=1_000), enter(B, place + 1, 0))
+    one.delete(permit(0).decode())
+    assert one.codes(enter(A, place, 0, ttl=1_000), enter(B, place + 1, 0)) == [0, 2]
+    await asyncio.sleep(1.001)
+    assert one.codes(enter(B, place + 1, 0)) == [0]
 
 
 async def test_a_dead_waiter_is_not_taken_for_the_oldest(one: One) -> None:

@@ -1,6 +1,7 @@
 """Rules of one line each that no other test checks: names, budgets and states of keys."""
 
 import asyncio
+import math
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,7 +9,7 @@ import pytest
 
 from redlock_aio._engine.emitter import Emitter
 from redlock_aio._engine.wait.wakeup import WaitBudget, hold_back
-from redlock_aio._protocol import lock_state
+from redlock_aio._protocol import lock_state, replies
 from redlock_aio._protocol.commands import hash_tag
 from redlock_aio._rules.blockers import Blockers
 from redlock_aio._rules.server_info import ServerInfo
@@ -42,6 +43,8 @@ def test_a_lock_that_expires_in_this_millisecond_has_a_ttl() -> None:
         assert state is not None
         lefts.append(state.left)
     assert lefts == [1, 0, lock_state.ENDLESS]
+    held = [replies.held([b"a token", reply]) for reply in (1, 0, -1)]
+    assert held == [(b"a token", left) for left in (0.001, 0.0, math.inf)]
 
 
 def test_the_last_attempt_is_due_when_only_its_time_is_left() -> None:
