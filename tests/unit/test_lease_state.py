@@ -129,6 +129,9 @@ def test_an_extension_counts_if_none_that_follows_is_shorter() -> None:
     assert state.extended(first, 0.5, 1000, 0.9)
     assert state.deadline == deadline(0.6, 2000)
     assert state.ttl == 2000
+    third = state.begin_extension(0.9, 2000)
+    state.begin_extension(0.9, 2000)
+    assert state.extended(third, 0.9, 2000, 1.0), "the one that follows is as long"
 
 
 def test_no_extension_moves_the_end_by_max_hold() -> None:

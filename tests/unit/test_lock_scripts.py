@@ -400,6 +400,7 @@ async def test_an_extension_counts_unless_a_counter_is_beyond_its_token(
         ((GONE, GONE), None, b"OK", [ANEW, ANEW], f"{FENCE:016d}"),
         ((MINE, LASTS), None, b"OK", [ANEW, LASTS], f"{FENCE:016d}"),
         ((MINE, OTHERS), None, 0, [MINE, OTHERS], None),
+        ((OTHERS, MINE), None, 0, [OTHERS, MINE], None),
         ((GONE, MINE), f"{FENCE:016d}", b"OK", [ANEW, ANEW], f"{FENCE:016d}"),
         ((GONE, MINE), BEYOND, b"OK", [ANEW, ANEW], BEYOND + OUR_MARK),
         ((GONE, MINE), f"{FENCE + 1:016d}", b"OK", [ANEW, ANEW], BEYOND + OUR_MARK),
@@ -502,6 +503,15 @@ async def test_a_release_frees_all_locks_that_it_has(
         put(client, *before)
         assert client.send(release) == reply
         assert found(client) == after
+
+
+async def test_a_release_frees_the_others_beside_a_key_that_is_no_lock() -> None:
+    for release in (BOTH.release(OURS), BOTH.leave(OURS, A)):
+        client = Client()
+        put(client, MINE, GONE)
+        client.send(request.pack(b"ZADD", b"r", b"1", b"member"))
+        assert "WRONGTYPE the key holds a zset" in str(client.send(release))
+        assert client.master._keys.keys() == {b"r"}
 
 
 @pytest.mark.promise("S1")
