@@ -65,6 +65,14 @@ def test_the_owner_of_a_slot(slot: int, owner: str) -> None:
     assert str(listed(REDIS_7).owner(slot)) == owner
 
 
+@pytest.mark.parametrize("names", ["", ",", ",?", ",shard-id=77", ",,tls-port=0,shard-id=77"])
+def test_without_a_name_a_node_is_found_by_its_address(names: str) -> None:
+    line = f"aa 10.0.0.1:7000@17000{names} myself,master - 0 0 1 connected 0-16383\n"
+    assert [(n.host, n.hostname) for n in listed(line.encode(), names=True).nodes] == [
+        ("10.0.0.1", "")
+    ]
+
+
 def test_no_owner() -> None:
     assert listed(IPV6).owner(6) is None
     assert listed(b"ee :0@0 master,noaddr - 0 1 9 c 0-5\n" + REDIS_6).owner(0) is None
