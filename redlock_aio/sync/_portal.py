@@ -408,8 +408,9 @@ class PortalOpener:
             portal = Portal(self.redlock)
             try:
                 portal.launch()
-                # Not if a signal handler has opened or closed the manager meanwhile.
-                if not self._closed and self.running is None:
+                # Not if a signal handler has opened or closed the manager meanwhile: first the
+                # call, at which it may still do so.
+                if self.running is None and not self._closed:
                     self._portal = portal
                     return portal
             finally:
