@@ -363,10 +363,10 @@ def test_addresses_share_certificates_if_all_their_options_are_alike(tmp_path: P
 
 
 def test_an_option_without_a_hash_is_no_obstacle() -> None:
-    client = Redis(host="h", ssl=True, ssl_password=bytearray(b"secret"))  # type: ignore[arg-type]
+    client = Redis(host="h", ssl=True, ssl_ca_data=bytearray(b"an authority"))  # type: ignore[arg-type]
     made: Any = address.address(client, name="m")
     assert made._make().ssl_context is made._make().ssl_context
-    assert made._make().ssl_context.password == b"secret"
+    assert made._make().ssl_context.ca_data == b"an authority"
 
 
 async def test_an_option_that_redis_py_loses_is_named_by_the_vote(
