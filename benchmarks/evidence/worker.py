@@ -675,6 +675,18 @@ def main(job: Job, name: str) -> None:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(worker.run())
+    wait_for_forks()
+
+
+def wait_for_forks() -> None:
+    """
+    Wait until the forked children of this process have ended.
+
+    The end of all processes is the end of the run, when what is left is killed: a child in a long
+    body would leave its lock, and its place in the queue, as nobody does whom no fault has met.
+    """
+    with contextlib.suppress(ChildProcessError):
+        os.wait()  # for all of them, as SIGCHLD is ignored, and then it fails
 
 
 if __name__ == "__main__":

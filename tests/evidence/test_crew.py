@@ -97,6 +97,32 @@ def test_a_process_holds_the_leases_that_the_end_of_its_history_says(
     assert crew("").held_by("w0") == number
 
 
+FORKING = """
+import os, sys, time
+sys.path[:0] = {path!r}
+from evidence import worker
+from evidence.job import Job
+
+async def run(self):
+    if os.fork() == 0:
+        time.sleep(0.2)
+        os.rename("{folder}/holds", "{folder}/released")
+        os._exit(0)
+
+worker.Worker.run = run
+worker.main(Job("{folder}", "plain", (), "unix:///nowhere", 1), "w0")
+"""
+
+
+def test_a_client_outlives_its_forked_children(crew: Make, tmp_path: Path) -> None:
+    """They would be killed with what they hold when the last client has ended."""
+    (tmp_path / "holds").touch()
+    made = crew(FORKING.format(path=sys.path, folder=tmp_path))
+    made.start_one()
+    assert made.wait() == []
+    assert (tmp_path / "released").exists()
+
+
 def test_a_process_without_a_history_holds_nothing(crew: Make) -> None:
     assert crew("").held_by("w5") == 0
 
