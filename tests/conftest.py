@@ -96,10 +96,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     Return how many processes run the tests: one for each core, but at most four, and some more.
 
     Tests in virtual time keep a core busy. Those with real servers wait for half of the time and
-    longer.
+    longer, and those of the full run, among faults and quarantines, for three quarters.
     """
     cores = min(os.cpu_count() or 1, 4)
-    return cores if all("tests/unit" in argument for argument in config.args) else 2 * cores
+    if all("tests/unit" in argument for argument in config.args):
+        return cores
+    return (3 if config.getoption("--full") else 2) * cores
 
 
 def wants_everything(config: pytest.Config) -> bool:
