@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redlock_aio
-from redlock_aio import LockLostError, LockNotHeldError, LockState, RedlockError
+from redlock_aio import LockLostError, LockState
 from redlock_aio._api.faces import is_loss
 from redlock_aio.sync._lease import Lease
 from redlock_aio.sync._lock import Lock
@@ -69,13 +69,14 @@ class Term(OnlyForThreads):
         """
         lease = self._lease
         try:
-            with contextlib.suppress(LockLostError):
+            try:
                 lease.ensure_valid()
+            except LockLostError as lost:
+                if not lease._is_told_by(lost):  # noqa: SLF001 - of this package
+                    raise
             lease._enter()  # noqa: SLF001 - of this package; last, as in `Lease.__enter__`
-        except RedlockError:
-            raise
         except BaseException as stop:
-            if not lease._entered:  # noqa: SLF001 - as above
+            if not lease._entered and not lease._is_told_by(stop):  # noqa: SLF001 - as above
                 lease._give_up(stop)  # noqa: SLF001 - as above
             raise
         return self
@@ -93,12 +94,10 @@ class Term(OnlyForThreads):
         """
         try:
             self._lease.__exit__(kind, error, trace)
-        except LockLostError:
-            return True
-        except RedlockError:
-            raise
         except BaseException as stop:
             self._lease._give_up(stop)  # noqa: SLF001 - of this package
+            if is_loss(stop, self._lease.resources):
+                return True
             raise
         return error is not None and is_loss(error, self._lease.resources)
 
@@ -149,14 +148,12 @@ class Election(OnlyForThreads):
         try:
             if before is not None:
                 before.lease.release()
-        except LockNotHeldError:
-            pass  # it is over
-        except RedlockError:
-            raise
         except BaseException as stop:
-            if before is not None:
-                before.lease._give_up(stop)  # noqa: SLF001 - of this package
-            raise
+            if before is None:
+                raise
+            before.lease._give_up(stop)  # noqa: SLF001 - of this package
+            if not before.lease._is_told_by(stop):  # noqa: SLF001 - of this package
+                raise
         # Made first: an interrupt at a call behind the acquisition would find nobody who
         # releases the lease.
         term = Term()

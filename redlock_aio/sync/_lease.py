@@ -207,12 +207,10 @@ class Lease(OnlyForThreads):
         """
         try:
             self._call(self._release)
-        except LockLostError as error:  # its manager was closed
-            raise LockNotHeldError(error.resources, error.reason, error.code) from None
-        except RedlockError:
-            raise
-        except BaseException as stop:
-            self._give_up(stop)
+        except BaseException as error:
+            self._give_up(error)
+            if isinstance(error, LockLostError) and self._is_told_by(error):  # by a closed manager
+                raise LockNotHeldError(error.resources, error.reason, error.code) from None
             raise
 
     def export(self) -> str:
@@ -233,13 +231,17 @@ class Lease(OnlyForThreads):
         """
         exported: list[str] = []
         try:
-            return self._call(self._export, exported)
-        except RedlockError:
-            raise
+            refused = self._call(self._export, exported)
+            if refused is None:
+                return exported[0]
         except BaseException as stop:
             with contextlib.suppress(RedlockError):
                 self._call(self._take_back, exported, stop)
             raise
+        try:
+            raise refused
+        finally:
+            del refused  # breaks the cycle of error and frame
 
     def __enter__(self) -> Self:
         """
@@ -260,10 +262,8 @@ class Lease(OnlyForThreads):
         try:
             self.ensure_valid()
             self._enter()  # last: an interrupt finds it entered by others only
-        except RedlockError:
-            raise
         except BaseException as stop:
-            if not self._entered:
+            if not self._entered and not self._is_told_by(stop):
                 self._give_up(stop)
             raise
         return self
@@ -301,13 +301,11 @@ class Lease(OnlyForThreads):
                 self._portal.start(self._leave, kind, error, trace)
             else:
                 self._call(self._leave, kind, error, trace)
-        except RedlockError as why:
-            if error is None:
+        except BaseException as why:
+            self._give_up(why)
+            if error is None or not isinstance(why, RedlockError):
                 raise
             error.add_note(str(why))
-        except BaseException as stop:
-            self._give_up(stop)
-            raise
 
     def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
         """
@@ -325,14 +323,23 @@ class Lease(OnlyForThreads):
                 self._lease.ensure_valid()  # says what it is
             raise
 
+    def _is_told_by(self, error: BaseException) -> bool:
+        """Return whether *error* says that this lease is over."""
+        if not isinstance(error, LockLostError | LockNotHeldError):
+            return False
+        return error.resources == self.resources
+
     def _give_up(self, stop: BaseException) -> None:
         """
         Release the lock of a thread that was interrupted by *stop* where its block begins or ends.
 
-        As after a body that has failed, nothing is awaited. A release that has begun goes on.
+        As after a body that has failed, nothing is awaited. A release that has begun goes on. The
+        type of *stop* says nothing: what a signal handler raises may be a `RedlockError`, such as
+        the loss of another lease.
         """
-        with contextlib.suppress(RedlockError):
-            self._call(self._leave, type(stop), stop, stop.__traceback__)
+        if not self._released:
+            with contextlib.suppress(RedlockError):
+                self._call(self._leave, type(stop), stop, stop.__traceback__)
 
     async def _release(self) -> None:
         self._end()
@@ -347,10 +354,14 @@ class Lease(OnlyForThreads):
         self._end()
         await self._lease.__aexit__(kind, error, trace)
 
-    async def _export(self, exported: list[str]) -> str:
-        exported.append(self._lease.export())
+    async def _export(self, exported: list[str]) -> RedlockError | None:
+        """Return why it is refused: what `_call` raises is then an interrupt, or in vain."""
+        try:
+            exported.append(self._lease.export())
+        except RedlockError as refused:
+            return refused
         self._end()
-        return exported[0]
+        return None
 
     async def _take_back(self, exported: list[str], stop: BaseException) -> None:
         """Release the lock of a thread that *stop* has interrupted, also if it was *exported*."""

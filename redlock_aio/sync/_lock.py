@@ -178,15 +178,13 @@ class Lock(OnlyForThreads):
             entered = self._left(caller_of(inspect.currentframe()))
             self._entered.remove(entered)
             entered.lease.__exit__(kind, error, trace)
-        except RedlockError:
-            raise
         except BaseException as stop:
             # Interrupted, perhaps before the lease was found: nobody else would release it.
             with contextlib.suppress(RedlockError):
                 entered = entered or self._left(caller_of(inspect.currentframe()))
                 with contextlib.suppress(ValueError):
                     self._entered.remove(entered)
-                entered.lease.__exit__(type(stop), stop, stop.__traceback__)
+                entered.lease._give_up(stop)  # noqa: SLF001 - of this package
             raise
 
     def _left(self, frame: FrameType | None) -> Entered:

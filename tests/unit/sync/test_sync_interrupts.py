@@ -16,7 +16,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from redlock_aio import LockNotAcquiredError, LockNotHeldError, RedlockError
+from redlock_aio import (
+    LockLostError,
+    LockNotAcquiredError,
+    LockNotHeldError,
+    LossCause,
+    RedlockError,
+)
 from redlock_aio.sync import Election, Lease, Lock, Redlock, _portal
 from redlock_aio.sync._acquisition import ThreadAcquisition
 from redlock_aio.sync._portal import Portal
@@ -233,6 +239,14 @@ def time_is_over() -> None:
     raise TimeLimitError
 
 
+class OtherLostError(LockLostError):
+    """Raised by a signal handler that looks after another lease."""
+
+
+def other_is_lost() -> None:
+    raise OtherLostError(("other",), LossCause.NOT_EXTENDED)
+
+
 def interrupted_at(
     call: int, act: Callable[[Any], None], handler: Callable[[], None] = time_is_over
 ) -> int:
@@ -260,8 +274,11 @@ def interrupted_at(
 
     before = sys.getprofile()
     try:
-        with contextlib.suppress(TimeLimitError):
-            act(profile)
+        act(profile)
+    except (TimeLimitError, OtherLostError):
+        pass
+    else:
+        assert calls < call or handler not in {time_is_over, other_is_lost}, "the error is lost"
     finally:
         sys.setprofile(before)
     return calls
@@ -391,15 +408,19 @@ def campaigns_again(lock: Lock, profile: Any) -> None:
         (leaves_term, 1),
     ],
 )
+@pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
 def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
-    redlock: Redlock, act: Callable[[Lock, Any], None], unguarded: int
+    redlock: Redlock,
+    act: Callable[[Lock, Any], None],
+    unguarded: int,
+    handler: Callable[[], None],
 ) -> None:
     """But for the first call, which comes before any line that could catch it."""
     lock = redlock.lock("r")
     call = calls = unguarded
     while calls == call:
         call += 1
-        calls = interrupted_at(call, functools.partial(act, lock))
+        calls = interrupted_at(call, functools.partial(act, lock), handler)
         assert not lock._entered
         until(lambda: free(redlock))
         until(lambda: redlock.statistics().leases == 0)
@@ -411,7 +432,10 @@ def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
     [{}, {"fair": True, "fencing": True}, {"permits": 1}],
     ids=["plain", "fair", "permit"],
 )
-def test_an_interrupted_export_releases_the_lock(redlock: Redlock, options: Any) -> None:
+@pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
+def test_an_interrupted_export_releases_the_lock(
+    redlock: Redlock, options: Any, handler: Callable[[], None]
+) -> None:
     """Nobody has got the text; but for the first call, which comes before any line."""
     lock, texts = redlock.lock("r", ttl=60_000, wait=5_000, **options), list[str]()
 
@@ -425,7 +449,7 @@ def test_an_interrupted_export_releases_the_lock(redlock: Redlock, options: Any)
     call = calls = 1
     while calls == call:
         call += 1
-        calls = interrupted_at(call, exports)
+        calls = interrupted_at(call, exports, handler)
         for text in texts:
             redlock.adopt(text).release()
         lock.acquire().release()
