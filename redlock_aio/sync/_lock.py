@@ -176,35 +176,36 @@ class Lock(OnlyForThreads):
         entered: Entered | None = None
         try:
             entered = self._left(caller_of(inspect.currentframe()))
-            self._entered.remove(entered)
-            entered.lease.__exit__(kind, error, trace)
+            if entered is not None:
+                self._entered.remove(entered)
+                entered.lease.__exit__(kind, error, trace)
         except BaseException as stop:
             # Interrupted, perhaps before the lease was found: nobody else would release it.
-            with contextlib.suppress(RedlockError):
-                entered = entered or self._left(caller_of(inspect.currentframe()))
+            entered = entered or self._left(caller_of(inspect.currentframe()))
+            if entered is not None:
                 with contextlib.suppress(ValueError):
                     self._entered.remove(entered)
                 entered.lease._give_up(stop)  # noqa: SLF001 - of this package
             raise
+        if entered is None:  # raised here: behind an error, the block of another thread is not left
+            raise RedlockError(
+                f"{self!r} is left by a thread that has not entered it: make a lock for each"
+                " block, or use 'with lock.acquire() as lease'",
+                "left-by-another-thread",
+            )
 
-    def _left(self, frame: FrameType | None) -> Entered:
+    def _left(self, frame: FrameType | None) -> Entered | None:
         """
         Return the block that *frame* leaves.
 
-        If this thread has entered none, it is the only one.
+        If this thread has entered none, it is the only one; ``None`` if there are others.
         """
         entered = list(self._entered)
         here = place_of(frame, SUSPENDED), threading.get_ident()
         blocks = {number: block for number, (block, _) in enumerate(entered)}
         if (number := left_by(frame, here, blocks)) is not None:
             return entered[number]
-        if len(entered) != 1:
-            raise RedlockError(
-                f"{self!r} is left by a thread that has not entered it: make a lock for each"
-                " block, or use 'with lock.acquire() as lease'",
-                "left-by-another-thread",
-            )
-        return entered[0]
+        return entered[0] if len(entered) == 1 else None
 
     if not TYPE_CHECKING:  # with these methods, type checkers would accept their uses
 

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -134,6 +135,30 @@ def test_each_thread_leaves_its_own_block(redlock: Redlock, pool: ThreadPoolExec
     assert (mine.valid, its.valid) == (False, True)
     pool.submit(api.__exit__, None, None, None).result(SOON)
     assert redlock.statistics().leases == 0
+
+
+def test_a_thread_that_has_entered_no_block_releases_none(
+    redlock: Redlock, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither if all blocks but one end while it is told so."""
+    lock, left = redlock.semaphore("r", permits=2), Lock._left
+    for _ in range(2):
+        pool.submit(lock.__enter__).result(SOON)
+    one, other = (entered.lease for entered in lock._entered)
+
+    def meanwhile(self: Lock, frame: FrameType | None) -> object:
+        try:
+            return left(self, frame)
+        finally:
+            monkeypatch.undo()
+            lock._entered.pop()
+            other.release()
+
+    monkeypatch.setattr(Lock, "_left", meanwhile)
+    with pytest.raises(RedlockError, match="left by a thread that has not entered it"):
+        lock.__exit__(None, None, None)
+    assert one.valid
+    one.release()
 
 
 def test_a_lock_in_a_stack_keeps_no_variables_of_its_callers_alive(redlock: Redlock) -> None:
