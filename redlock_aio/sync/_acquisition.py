@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import redlock_aio
-from redlock_aio import RedlockError
 from redlock_aio._api.lock import Block, Site
 from redlock_aio.sync._callbacks import OnLostCall
 from redlock_aio.sync._lease import Lease
@@ -81,12 +80,12 @@ class ThreadAcquisition:
         try:
             return self._portal.call(self._run)
         except BaseException:
-            # First, because an assignment calls nothing: one more interrupt comes behind it. Then
-            # nobody cancels a task that waits, but the lock that it gets is released at once.
+            # First, because an assignment calls nothing: one more interrupt comes behind it. If it
+            # comes before the first line of `give_back`, nobody cancels a task that waits, but the
+            # lock that it gets is released at once.
             self._taken_back = True
             if not self._failed:
-                with contextlib.suppress(RedlockError):  # all leases of a closed manager are over
-                    self._portal.call(self._take_back)
+                self._portal.give_back(self._take_back)
             raise
 
     async def _run(self) -> Lease | None:
@@ -118,9 +117,10 @@ class ThreadAcquisition:
         Raises:
             RedlockError: The lease was lost.
         """
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])  # until its releases are underway
+        task, self._task = self._task, None
+        if task is not None:  # once: a thread that is interrupted twice may do this twice
+            task.cancel()
+            await asyncio.wait([task])  # until its releases are underway
         if self._lease is not None:
             if self._block is not None:
                 with contextlib.suppress(ValueError):  # another thread has left the block

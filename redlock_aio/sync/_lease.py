@@ -8,7 +8,6 @@ that a lease which is dropped without a release is not extended any more, and en
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 import weakref
@@ -235,8 +234,7 @@ class Lease(OnlyForThreads):
             if refused is None:
                 return exported[0]
         except BaseException as stop:
-            with contextlib.suppress(RedlockError):
-                self._call(self._take_back, exported, stop)
+            self._portal.give_back(self._take_back, exported, stop)
             raise
         try:
             raise refused
@@ -338,8 +336,7 @@ class Lease(OnlyForThreads):
         the loss of another lease.
         """
         if not self._released:
-            with contextlib.suppress(RedlockError):
-                self._call(self._leave, type(stop), stop, stop.__traceback__)
+            self._portal.give_back(self._leave, type(stop), stop, stop.__traceback__)
 
     async def _release(self) -> None:
         self._end()
@@ -366,9 +363,9 @@ class Lease(OnlyForThreads):
     async def _take_back(self, exported: list[str], stop: BaseException) -> None:
         """Release the lock of a thread that *stop* has interrupted, also if it was *exported*."""
         await self._leave(type(stop), stop, stop.__traceback__)
-        for text in exported:
+        while exported:  # once: a thread that is interrupted twice may do this twice
             # The thread does not wait: as long as masters are away, an adoption goes on.
-            self._portal.start(self._release_exported, text)
+            self._portal.start(self._release_exported, exported.pop())
 
     async def _release_exported(self, text: str) -> None:
         lease = await self._portal.redlock.adopt(text, auto_extend=False)

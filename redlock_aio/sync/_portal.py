@@ -212,6 +212,26 @@ class Portal:
             raise RedlockError(*CLOSED)
         self._begin(Call(function, args))
 
+    def give_back(
+        self, function: Callable[..., Coroutine[Any, Any, object]], *args: object
+    ) -> None:
+        """
+        Run a coroutine function that releases what an interrupted thread has got, if it can be run.
+
+        If the thread is interrupted once more, perhaps before the event loop has been told, the
+        function is started again, and nothing is awaited: nobody else would release that. The
+        function may run twice then.
+        """
+        try:
+            self.call(function, *args)
+        except BaseException as again:
+            loop = self._loop
+            if loop is not None and not self.ended and self.takes_calls_here:
+                with contextlib.suppress(RuntimeError):  # it was closed: all leases are over
+                    loop.call_soon_threadsafe(self._begin, Call(function, args))
+            if not isinstance(again, RedlockError):  # else it may be that of the call
+                raise
+
     def _begin(self, call: Call) -> None:
         """Start the task of *call*; in the event loop."""
         self._calls[call] = None  # keeps the task, also if its thread was interrupted
@@ -224,6 +244,11 @@ class Portal:
         if not task.cancelled():
             task.exception()  # else asyncio would log an error for which no thread waits any more
         call.ended.release()
+
+    @property
+    def takes_calls_here(self) -> bool:
+        """Whether `check_caller` raises no error."""
+        return self.is_in_process and not self.is_here
 
     def check_caller(self) -> None:
         """

@@ -212,7 +212,7 @@ def test_a_thread_that_is_interrupted_twice_gives_back_the_lease(
 def test_a_thread_that_is_interrupted_twice_at_once_releases_the_lock_that_it_waits_for(
     redlock: Redlock, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    """The second signal comes before the event loop is told to take the acquisition back."""
+    """The second signal comes before any line that could tell the loop to take it back."""
     lock = redlock.lock("r")
     holder = pool.submit(lock.acquire).result(SOON)
     portal = redlock._opener.opened()
@@ -226,6 +226,7 @@ def test_a_thread_that_is_interrupted_twice_at_once_releases_the_lock_that_it_wa
         raise TimeLimitError
 
     monkeypatch.setattr(portal, "call", interrupted)
+    monkeypatch.setattr(portal, "give_back", interrupted)
     with pytest.raises(TimeLimitError), lock:
         pass
     monkeypatch.undo()
@@ -243,8 +244,37 @@ class OtherLostError(LockLostError):
     """Raised by a signal handler that looks after another lease."""
 
 
-def other_is_lost() -> None:
-    raise OtherLostError(("other",), LossCause.NOT_EXTENDED)
+def other_is_lost(name: str = "other") -> None:
+    raise OtherLostError((name,), LossCause.NOT_EXTENDED)
+
+
+@pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
+@pytest.mark.parametrize("act", ["acquire", "__enter__", "release", "__exit__", "export"])
+def test_a_thread_that_is_interrupted_twice_at_once_releases_the_lock_that_it_has_got(
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, act: str, handler: Callable[[], None]
+) -> None:
+    """The first signal comes behind the wait, or before it; the second before the next one."""
+    lock = redlock.lock("r", ttl=60_000)
+    portal = redlock._opener.opened()
+    call = portal.call
+
+    def interrupted(function: Callable[..., Any], *args: object) -> None:
+        if getattr(function, "__name__", "") == "_run":
+            call(function, *args)
+            raise TimeLimitError
+        handler()
+
+    lease = None if act in {"acquire", "__enter__"} else lock.acquire()
+    monkeypatch.setattr(portal, "call", interrupted)
+    with pytest.raises((TimeLimitError, OtherLostError)):
+        if act == "__exit__":
+            Lease.__exit__(lease, None, None, None)  # type: ignore[arg-type]
+        else:
+            getattr(lease or lock, act)()
+    monkeypatch.undo()
+    until(lambda: free(redlock))
+    assert not lock._entered
+    assert redlock.statistics().leases == 0
 
 
 def interrupted_at(
