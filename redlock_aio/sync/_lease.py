@@ -322,10 +322,10 @@ class Lease(OnlyForThreads):
             raise
 
     def _is_told_by(self, error: BaseException) -> bool:
-        """Return whether *error* says that this lease is over."""
+        """Return whether *error* says that this lease is over, and not another one of its name."""
         if not isinstance(error, LockLostError | LockNotHeldError):
             return False
-        return error.resources == self.resources
+        return error.resources == self.resources and not self.valid
 
     def _give_up(self, stop: BaseException) -> None:
         """

@@ -457,6 +457,21 @@ def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
     assert calls > 5
 
 
+@pytest.mark.parametrize("act", [enters_lease, enters_term])
+def test_the_loss_of_another_lease_of_its_name_is_an_interrupt_as_well(
+    redlock: Redlock, act: Callable[[Lock, Any], None]
+) -> None:
+    """Such as one of another manager; but for the first call, as above."""
+    call = calls = 1
+    while calls == call:
+        call += 1
+        calls = interrupted_at(
+            call, functools.partial(act, redlock.lock("r")), functools.partial(other_is_lost, "r")
+        )
+        until(lambda: free(redlock))
+    assert calls > 5
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"fair": True, "fencing": True}, {"permits": 1}],
