@@ -470,14 +470,13 @@ class PortalOpener:
                     self._closed = ended = True
             if portal is not None:
                 portal.close()
-        except RedlockError:
-            raise
         except BaseException:
-            if not ended:
+            # The type of the error says nothing, see `Lease._give_up`.
+            if ended and portal is not None:
+                portal.stop()
+            elif not ended and (portal is None or portal.takes_calls_here):
                 with contextlib.suppress(RedlockError):
                     self.close(block=block)
-            elif portal is not None:
-                portal.stop()
             raise
 
 
@@ -531,7 +530,11 @@ def _close_all() -> None:
         threading.excepthook = functools.partial(_without_closings, threading.excepthook)
     here = [portal for portal in list(_running) if portal.is_in_process]
     for portal in here:
-        portal.stop()
+        # All of them first, also if a signal handler raises: see below.
+        try:  # noqa: SIM105 - it may do so at the calls of `suppress` as well
+            portal.stop()
+        except BaseException:  # noqa: BLE001, S110
+            pass
     ends = time.monotonic() + PATIENCE
     for portal in here:
         # What a signal handler raises here, Python would print. A launcher may pass on the Ctrl-C

@@ -598,9 +598,10 @@ def closes(redlock: Redlock, profile: Any) -> None:
     sys.setprofile(None)
 
 
+@pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
 @pytest.mark.parametrize("act", [leaves_manager, closes], ids=["a block", "close()"])
 def test_an_interrupt_at_the_end_of_a_manager_closes_it_anyway(
-    masters: list[FakeMaster], act: Callable[[Redlock, Any], None]
+    masters: list[FakeMaster], act: Callable[[Redlock, Any], None], handler: Callable[[], None]
 ) -> None:
     """But for the first two calls, which come before any line that could catch it."""
     before = portals()
@@ -608,7 +609,7 @@ def test_an_interrupt_at_the_end_of_a_manager_closes_it_anyway(
     while calls == call:
         call += 1
         redlock = Redlock(masters, restart_guard="off", master_timeout=200)
-        calls = interrupted_at(call, functools.partial(act, redlock))
+        calls = interrupted_at(call, functools.partial(act, redlock), handler)
         until(lambda: portals() == before)
         with redlock:
             pass
@@ -652,20 +653,43 @@ def test_an_interrupt_by_a_runtime_error_ends_the_wait_of_close_and_is_raised(
     assert calls > 20
 
 
+@pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
 def test_an_interrupt_at_the_end_of_an_inner_block_of_a_manager_ends_only_that(
-    masters: list[FakeMaster],
+    masters: list[FakeMaster], handler: Callable[[], None]
 ) -> None:
     redlock = Redlock(masters, restart_guard="off", master_timeout=200)
     call = calls = 2
     while calls == call:
         call += 1
         with redlock:
-            calls = interrupted_at(call, functools.partial(leaves_manager, redlock))
+            calls = interrupted_at(call, functools.partial(leaves_manager, redlock), handler)
             portal = redlock._opener.running
             assert portal is not None
             assert portal.entered == 1
         assert redlock._opener.running is None
     assert calls > 3
+
+
+def test_a_signal_while_managers_are_told_to_end_at_exit_leaves_none_open(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, stop, calls = portals(), Portal.stop, 0
+
+    def interrupted(portal: Portal) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise TimeLimitError
+        stop(portal)
+
+    redlocks = [Redlock(masters, restart_guard="off") for _ in range(2)]
+    for redlock in redlocks:
+        redlock.check()
+    monkeypatch.setattr(_portal, "_exiting", False)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(Portal, "stop", interrupted)
+    _portal._close_all()
+    assert portals() == before
 
 
 @pytest.mark.parametrize("runs", ["at once", "later"])
