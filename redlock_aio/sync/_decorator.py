@@ -92,9 +92,10 @@ def _skipping(lock: Lock, call: Callable[[], T]) -> T | None:
             entered = True
             return call()
     except LockNotAcquiredError as error:
-        # If *entered*, the error is that of another lock in the function. Without a quorum it is
-        # unknown whether others hold this one.
-        if entered or isinstance(error, QuorumUnavailableError):
+        # If *entered*, the error is that of another lock in the function, and with other names that
+        # of a signal handler. Without a quorum it is unknown whether others hold this one.
+        others = entered or error.resources != lock.resources
+        if others or isinstance(error, QuorumUnavailableError):
             raise
         return None
 

@@ -336,6 +336,41 @@ def test_an_interrupt_at_any_call_leaves_neither_a_lease_nor_a_block(redlock: Re
     assert calls > 10
 
 
+class OtherHeldError(LockNotAcquiredError):
+    """Raised by a signal handler that tries to lock something else."""
+
+
+def test_a_call_is_not_skipped_because_a_signal_handler_finds_another_lock_held(
+    redlock: Redlock,
+) -> None:
+    redlock.check()
+    calls_of_the_function = 0
+
+    @redlock.locked("r", skip_if_locked=True)
+    def function() -> None:
+        nonlocal calls_of_the_function
+        sys.setprofile(None)
+        calls_of_the_function += 1
+
+    def act(profile: Any) -> None:
+        sys.setprofile(profile)
+        function()
+
+    def handler() -> None:
+        raise OtherHeldError(["other"], attempts=1, elapsed=0, votes=())
+
+    call = calls = raised = 0
+    while calls == call:
+        call += 1
+        try:
+            calls = interrupted_at(call, act, handler)
+        except OtherHeldError:
+            raised += 1
+            calls = call
+    assert (raised, calls_of_the_function) == (call - 1, 1)
+    assert calls > 10
+
+
 def test_a_signal_handler_may_close_a_manager_at_any_call_of_an_acquisition(
     masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
