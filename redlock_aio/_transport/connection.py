@@ -291,6 +291,14 @@ class Connection(asyncio.Protocol):
         self.overdue()
         return questions
 
+    def load(self) -> Question:
+        """Load the scripts, behind all earlier commands; on an ended connection it is answered."""
+        loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
+        refused = self.send(LOADS, [loads] * loads.number)
+        if refused is not None:
+            loads.reply.set_result(refused)  # as in `ask`
+        return loads
+
     def prove(self, proof: Proof) -> None:
         """
         Send *proof*; the replies to all commands that were sent before wait for it.
@@ -401,9 +409,7 @@ class Connection(asyncio.Protocol):
         # After SCRIPT FLUSH or a failover every command underway gets NOSCRIPT. The first of
         # them sends the scripts; the others find that load underway and wait behind it.
         if self._loaded is None or self._loaded.done():
-            loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
-            self._loaded = loads.reply
-            self.send(loads.payload, [loads] * loads.number)
+            self._loaded = self.load().reply
         if not sender.debt_ttl or sender.is_repeated:
             return False
         # The repetition runs later than the release was sent. That is safe: it deletes only

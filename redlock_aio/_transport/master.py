@@ -500,7 +500,11 @@ class Master:
         probe = commands.can_free(marker)
         wanted = commands.INFO, commands.TRACKING, probe, self._route.naming
         asked = FirstQuestions(*[Question(command, self._loop) for command in wanted])
-        loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
+        # They are a hundred times as long as all the rest, and after an outage of the network all
+        # programs connect again at once. So a server that had them does not get them again; if it
+        # has lost them, NOSCRIPT says so.
+        before = self._run_id
+        loads = () if before else (Question(LOADS, self._loop, len(scripts.SCRIPTS)),)
         of_route = [Question(command, self._loop) for command in self._route.questions]
         of_guard: GuardQuestions | None = None
         if self._sentry is not None:
@@ -510,17 +514,16 @@ class Master:
         # In one write. TRACKING precedes the read of the marker: a change between the two would
         # be pushed to no one.
         behind = [*asked[1:], *of_route, *(of_guard or ())]
-        payload = b"".join([question.payload for question in (asked.info, loads, *behind)])
+        payload = b"".join([question.payload for question in (asked.info, *loads, *behind)])
         sent = self._loop.time()
-        connection.send(payload, [asked.info, *[loads] * loads.number, *behind])
+        connection.send(payload, [asked.info, *loads * len(scripts.SCRIPTS), *behind])
         reply = await asked.info.reply
         took = self._loop.time() - sent
-        for needed in (reply, await loads.reply):
-            if isinstance(needed, NoReply):
-                raise ConnectionError(needed.detail)
-            if isinstance(needed, Exception):
-                raise MasterError(NoVoteCause.SERVER_ERROR, str(needed))
+        if loads:
+            _accept(await loads[0].reply)
         info = await examined(reply, connection, self._route.identified)
+        if before and info.run_id != before:
+            _accept(await connection.load().reply)
         if of_route:
             self._route.check([await question.reply for question in of_route])
         # No await between test and entry: of two masters that reach one server at the same
@@ -625,6 +628,14 @@ class Master:
         """Wait until the task and the route have ended after `close`; they end anyway."""
         await asyncio.wait([self._task])
         await self._route.ended()
+
+
+def _accept(reply: object) -> None:
+    """Raise an error if this is the *reply* of a server that must not be used."""
+    if isinstance(reply, NoReply):
+        raise ConnectionError(reply.detail)
+    if isinstance(reply, Exception):
+        raise MasterError(NoVoteCause.SERVER_ERROR, str(reply))
 
 
 def _warn(text: str) -> None:

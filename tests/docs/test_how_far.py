@@ -9,6 +9,7 @@ import pytest
 
 from redlock_aio import LockNotHeldError
 from redlock_aio._rules import lease_state
+from redlock_aio._transport.connection import LOADS
 
 
 @pytest.fixture
@@ -174,3 +175,7 @@ def test_the_benchmark_of_leases_says_why_they_were_lost() -> None:
     assert "60% of the time" in said
     assert "The machine was full" not in said
     assert "The machine was full" in why_lost(held(losses={"too late": 1}, busy=0.99))
+
+
+def test_the_page_says_how_long_the_scripts_are(page: str) -> None:
+    assert f"{len(LOADS) / 1000:.0f} kB of scripts" in page

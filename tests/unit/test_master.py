@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._transport import connection as connection_module, debts, master as module
 from redlock_aio.events import Event, MasterLost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
@@ -139,6 +140,52 @@ async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
     _, _, *took = [late - early for early, late in itertools.pairwise(dialled)]
     assert len(took) > 4
     assert 4 < min(took) < max(took) < 4 + module.FIRST_DELAY
+
+
+async def test_a_server_gets_the_scripts_once(redlock: Redlock, masters: list[FakeMaster]) -> None:
+    """They are long, and after an outage of the network all programs connect again at once."""
+
+    def loads() -> int:
+        return sum(command[:2] == [b"SCRIPT", b"LOAD"] for command in masters[0].commands)
+
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+    assert loads() == len(SCRIPTS)
+    for _ in range(3):
+        masters[0].cut()
+        await asyncio.sleep(module.LONGEST_DELAY)
+        assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+    assert loads() == len(SCRIPTS)
+    masters[0].restart()
+    await asyncio.sleep(module.LONGEST_DELAY)
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+    assert loads() == 2 * len(SCRIPTS)
+
+
+async def test_a_server_that_has_lost_the_scripts_meanwhile_gets_them_again(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await votes(redlock)
+    for master in masters:
+        master.cut()
+        master.execute([b"SCRIPT", b"FLUSH"])
+    await asyncio.sleep(module.LONGEST_DELAY)
+    async with redlock.lock("r", fair=True, wait=0) as lease:
+        assert [vote.answer for vote in lease.votes] == [Answer.GRANTED] * 5
+
+
+async def test_another_server_that_refuses_the_scripts_has_no_vote(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    await votes(redlock)
+    masters[0].restart()
+    masters[0].forbid = {"SCRIPT"}
+    await asyncio.sleep(module.LONGEST_DELAY)
+    vote = (await votes(redlock))[0]
+    assert vote.answer is Answer.ERROR
+    assert "script|load" in vote.detail
+    masters[0].forbid = set()
+    await asyncio.sleep(module.LONGEST_DELAY + 0.1)
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
 
 
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
