@@ -291,13 +291,20 @@ class Connection(asyncio.Protocol):
         self.overdue()
         return questions
 
-    def load(self) -> Question:
-        """Load the scripts, behind all earlier commands; on an ended connection it is answered."""
-        loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
-        refused = self.send(LOADS, [loads] * loads.number)
-        if refused is not None:
-            loads.reply.set_result(refused)  # as in `ask`
-        return loads
+    def load(self) -> asyncio.Future[object]:
+        """
+        Load the scripts, behind all earlier commands, unless that is underway.
+
+        Returns:
+            The reply; it is there already if the connection has ended.
+        """
+        if self._loaded is None or self._loaded.done():
+            loads = Question(LOADS, self._loop, len(scripts.SCRIPTS))
+            self._loaded = loads.reply
+            refused = self.send(LOADS, [loads] * loads.number)
+            if refused is not None:
+                loads.reply.set_result(refused)  # as in `ask`
+        return self._loaded
 
     def prove(self, proof: Proof) -> None:
         """
@@ -408,8 +415,7 @@ class Connection(asyncio.Protocol):
         """
         # After SCRIPT FLUSH or a failover every command underway gets NOSCRIPT. The first of
         # them sends the scripts; the others find that load underway and wait behind it.
-        if self._loaded is None or self._loaded.done():
-            self._loaded = self.load().reply
+        self.load()
         if not sender.debt_ttl or sender.is_repeated:
             return False
         # The repetition runs later than the release was sent. That is safe: it deletes only

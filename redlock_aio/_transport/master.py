@@ -523,7 +523,8 @@ class Master:
             _accept(await loads[0].reply)
         info = await examined(reply, connection, self._route.identified)
         if before and info.run_id != before:
-            _accept(await connection.load().reply)
+            # They are underway if the guard's question has found that they are missing.
+            _accept(await connection.load())
         if of_route:
             self._route.check([await question.reply for question in of_route])
         # No await between test and entry: of two masters that reach one server at the same

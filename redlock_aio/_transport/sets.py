@@ -190,6 +190,8 @@ class DeclaredSets:
         # below only reads. If it wrote first, the lines of a refused program would restrict those
         # that come later.
         self._take(number, reply)
+        if replies.has_no_script(reply):  # nothing was read: the scripts are being loaded
+            await self._answered(self._read, number, connection)
         await self._begin(number, connection)
         if not self._begun.is_set() or self._waits(number, quarantined=True):
             return []

@@ -42,7 +42,7 @@ class Address:
     secrets = ()
 
     def __init__(self, master: FakeMaster, address: str, delay: float = 0.0) -> None:
-        self._master = master
+        self.leads_to = master
         self._address = address
         self.delay = delay
 
@@ -51,7 +51,7 @@ class Address:
 
     async def dial(self) -> tuple[asyncio.Transport, object]:
         await asyncio.sleep(self.delay)
-        return await self._master.dial()
+        return await self.leads_to.dial()
 
 
 @pytest.fixture
@@ -640,6 +640,22 @@ async def test_a_server_that_forgets_its_scripts_when_it_is_reached_votes_at_onc
     async with program(of(m, "abc")) as redlock:
         assert await answers(redlock) == "GGG"
     assert forgotten
+
+
+async def test_a_refused_program_writes_nothing_on_a_server_without_the_scripts(
+    m: dict[str, FakeMaster], right: Redlock
+) -> None:
+    """It can't read there at first what others wrote, and must not write before it has."""
+    assert await answers(right) == "GGG"
+    name = Address(m["f"], "c")
+    async with program([name, *of(m, "de")]) as wrong:
+        assert await answers(wrong) == "GGG"
+        m["c"].execute([b"SCRIPT", b"FLUSH"])
+        name.leads_to = m["c"]
+        m["f"].cut()
+        await asyncio.sleep(1)
+        assert is_refused(wrong)
+        assert declared(m["c"]) == ["abc"]
 
 
 async def test_only_the_master_that_was_reached_again_is_asked_if_the_set_has_not_changed(

@@ -142,23 +142,28 @@ async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
     assert 4 < min(took) < max(took) < 4 + module.FIRST_DELAY
 
 
-async def test_a_server_gets_the_scripts_once(redlock: Redlock, masters: list[FakeMaster]) -> None:
+@pytest.mark.parametrize("restart_guard", ["auto", "off"])
+async def test_a_server_gets_the_scripts_once(
+    masters: list[FakeMaster], restart_guard: Any
+) -> None:
     """They are long, and after an outage of the network all programs connect again at once."""
 
     def loads() -> int:
         return sum(command[:2] == [b"SCRIPT", b"LOAD"] for command in masters[0].commands)
 
-    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
-    assert loads() == len(SCRIPTS)
-    for _ in range(3):
-        masters[0].cut()
-        await asyncio.sleep(module.LONGEST_DELAY)
+    async with Redlock(masters, restart_guard=restart_guard) as redlock:
         assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
-    assert loads() == len(SCRIPTS)
-    masters[0].restart()
-    await asyncio.sleep(module.LONGEST_DELAY)
-    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
-    assert loads() == 2 * len(SCRIPTS)
+        assert loads() == len(SCRIPTS)
+        for _ in range(3):
+            masters[0].cut()
+            await asyncio.sleep(module.LONGEST_DELAY)
+            assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+        assert loads() == len(SCRIPTS)
+        masters[0].restart()
+        await asyncio.sleep(module.LONGEST_DELAY)
+        vote = (await votes(redlock))[0]
+        assert vote.answer is (Answer.GRANTED if restart_guard == "off" else Answer.QUARANTINED)
+        assert loads() == 2 * len(SCRIPTS)
 
 
 async def test_a_server_that_has_lost_the_scripts_meanwhile_gets_them_again(
