@@ -404,6 +404,9 @@ class Connection(asyncio.Protocol):
             # The server is a replica now, or has lost the login: connect and examine it again.
             cause = NoVoteCause.LOGIN_REFUSED if code == "NOAUTH" else NoVoteCause.NOT_A_MASTER
             self.condemn(cause, replies.harmless(str(reply)))
+        elif code == "NOPERM" and sender.payload is LOADS:
+            # Each command would send the scripts again, in vain.
+            self.condemn(NoVoteCause.FORBIDDEN, replies.harmless(str(reply)))
 
     def _try_again(self, sender: Sender) -> bool:
         """

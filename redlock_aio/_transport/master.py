@@ -144,6 +144,8 @@ class Master:
         self._no_reply = NoReply(Answer.UNREACHABLE, "connecting")
         self._described_at = -math.inf
         self._run_id = ""
+        self._loaded = ""
+        """The run_id of the server that got the scripts last; empty if it has refused them."""
         self._cautioned = ""
         self._cautioned_alone = False
         self._tracks = False
@@ -503,7 +505,7 @@ class Master:
         # They are a hundred times as long as all the rest, and after an outage of the network all
         # programs connect again at once. So a server that had them does not get them again; if it
         # has lost them, NOSCRIPT says so.
-        before = self._run_id
+        before = self._loaded
         loads = () if before else (Question(LOADS, self._loop, len(scripts.SCRIPTS)),)
         of_route = [Question(command, self._loop) for command in self._route.questions]
         of_guard: GuardQuestions | None = None
@@ -533,6 +535,7 @@ class Master:
         if other is not self:
             raise MasterError(NoVoteCause.SAME_SERVER, self._route.same_server(other.name))
         self._run_id = info.run_id  # `_step_down` removes the name
+        self._loaded = info.run_id
         self._trips.begin(self._number, took * 1000)
         tracking = await asked.tracking.reply
         self.can_free = await asked.can_free.reply == 0
@@ -585,6 +588,8 @@ class Master:
     def _lost(self, cause: NoVoteCause, reason: str) -> None:
         # Called before the senders get their `NoReply` (`Connection._end`): a task that tries
         # again at once must find the master down.
+        if cause is NoVoteCause.FORBIDDEN:
+            self._loaded = ""  # the next examination sends them, and says what is forbidden
         if self._connection is not None:  # else the examination reports the reason
             if cause is NoVoteCause.NOT_A_MASTER and self._sentry is not None:
                 # READONLY: it may be a master again before this client has connected.

@@ -193,6 +193,26 @@ async def test_another_server_that_refuses_the_scripts_has_no_vote(
     assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
 
 
+async def test_a_server_that_forbids_the_scripts_it_has_lost_says_so(
+    redlock: Redlock, masters: list[FakeMaster]
+) -> None:
+    """As long as it had them, nothing had to be loaded."""
+    await votes(redlock)
+    masters[0].cut()
+    masters[0].execute([b"SCRIPT", b"FLUSH"])
+    masters[0].forbid = {"SCRIPT"}
+    await asyncio.sleep(module.LONGEST_DELAY)
+    async with redlock.lock("r", wait=0) as lease:
+        await lease.extend()
+        await asyncio.sleep(1)
+    vote = (await votes(redlock))[0]
+    assert vote.answer is Answer.ERROR
+    assert "script|load" in vote.detail
+    masters[0].forbid = set()
+    await asyncio.sleep(module.LONGEST_DELAY + 0.1)
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+
+
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
     masters[1].run_id = masters[0].run_id
     async with Redlock(masters[:2]) as redlock:
