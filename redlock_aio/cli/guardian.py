@@ -6,7 +6,8 @@ not go on by then. The guardian reads from a pipe that only ``redlock`` writes t
 it when the validity of the lock is over.
 
 - The pipe ends without a last word: ``redlock`` is gone. The guardian ends the whole process
-  group at once: SIGTERM, and SIGKILL after the grace.
+  group at once: SIGTERM, and SIGKILL after the grace. If ``redlock`` got SIGTERM before, and has
+  passed it on, there is no grace any more: see `allow`.
 - The pipe is silent: ``redlock`` does not run. The guardian ends the group a moment after
   ``redlock`` should have done so, and before the validity is over.
 
@@ -113,6 +114,10 @@ class Guardian:
         """
         now = clock()
         self._write(b"until %f %f %d\n" % (now + term, now + last, number))
+
+    def allow(self, grace: int) -> None:
+        """Say how many ms after SIGTERM the group gets SIGKILL if ``redlock`` is killed."""
+        self._write(b"grace %f\n" % (grace / 1000))
 
     def look(self) -> bool:
         """Read what it has said; return whether it still runs."""

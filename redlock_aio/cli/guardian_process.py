@@ -7,6 +7,7 @@ lines from stdin, and tells on stdout what it does:
     group PID               the process group that it watches
     until TERM LAST SIGNAL  SIGTERM at one instant, SIGNAL at a later one; the next line of this
                             kind calls off what has not been sent
+    grace SECONDS           from SIGTERM to SIGKILL if ``redlock`` is killed
     done                    the group has ended
 
 ``redlock`` sends such a line whenever it has extended the lock. If it is stopped or hung, none
@@ -56,6 +57,8 @@ class GroupWatch:
         elif word == b"until":
             term_at, self.last_at = float(values[0]), float(values[1])
             self.term_at, self.over_at, self.last = term_at, self.last_at, int(values[2])
+        elif word == b"grace":
+            self.grace = float(values[0])
         return word != b"done"
 
     def act(self) -> float | None:

@@ -146,6 +146,7 @@ class Supervision:
         self._ended_for: Ending | None = None  # the first reason for a SIGTERM
         self._chance = -math.inf  # until when an extension is awaited after a stop of `redlock`
         self._guardian: Guardian | None = None
+        self._grace_of_guardian = limits.grace
         self._told: tuple[float, float] | None = None  # what the guardian has been told last
 
     def __repr__(self) -> str:
@@ -168,6 +169,8 @@ class Supervision:
         def forward(number: int) -> None:
             for child in started:
                 child.forward(number)
+            if number == signal.SIGTERM:
+                self._let_guardian_kill()
 
         # The last messages, too, are written in this way: a reader that is stuck must not keep
         # the exit code from the one who waits for it.
@@ -320,6 +323,17 @@ class Supervision:
             if self._guardian is not None:
                 self._guardian.dismiss()
 
+    def _let_guardian_kill(self) -> None:
+        """
+        Leave the command no grace any more if this process is killed.
+
+        Whoever sends SIGTERM, and SIGKILL later, has given it the time to end. This may be another
+        ``redlock run``, whose lock is over soon after that SIGKILL.
+        """
+        self._grace_of_guardian = 0
+        if self._guardian is not None:
+            self._guardian.allow(0)
+
     def _tell_guardian(self) -> None:
         """Tell the guardian until when the command may run if no other word follows."""
         if self._guardian is None:
@@ -355,7 +369,7 @@ class Supervision:
         try:
             if time.monotonic() - guardian.began < YOUNG:
                 raise ChildProcessError("it has ended at once")
-            self._guardian = Guardian(self._limits.grace, child.group)
+            self._guardian = Guardian(self._grace_of_guardian, child.group)
         except OSError as error:
             self._out.note(
                 f"no guardian ({error}): a SIGKILL or SIGSTOP of redlock does not end the command"

@@ -735,6 +735,19 @@ def test_fencing_tokens_rise(redlock: Start, key: str) -> None:
     first, second = ended(redlock(*words)), ended(redlock(*words))
     assert first[0] == second[0] == 0
     assert 0 < int(first[1]) < int(second[1])
+def test_a_command_below_two_locks_ends_when_the_outer_one_is_lost(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    script = f"{STUBBORN}{GROUP}{LOOP}"
+    inner = ("--ttl", "60s", "--grace", "30s", "--", "/bin/sh", "-c", script)
+    words = ("--grace", "1s", "--", sys.executable, "-m", "redlock_aio", "run", f"{key}:inner")
+    process = redlock("run", key, *words, *inner)
+    group = int(first_line(process))
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    assert process.wait(60) == Exit.LOST
+    until(lambda: processes_of(group) == [], within=15)  # sooner than the grace of the inner one
+
+
 
 
 @pytest.mark.full
