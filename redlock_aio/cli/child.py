@@ -12,8 +12,10 @@ can be signalled together, and none of the processes beside ``redlock``.
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -27,8 +29,12 @@ from redlock_aio.cli.terminal import Terminal
 TO_GROUP = ("SIGTSTP", "SIGCONT")
 """Signals that are forwarded to the whole group, besides those that end programs."""
 
-TO_COMMAND = ("SIGUSR1", "SIGUSR2")
-"""Signals that are forwarded to the command alone: by default they kill."""
+TO_COMMAND = ("SIGUSR1", "SIGUSR2", "SIGWINCH")
+"""
+Signals that are forwarded to the command alone: by default the first two kill.
+
+SIGWINCH ends some servers, such as that of Apache in a container; they handle it in one process.
+"""
 
 SHORTEST_POLL, LONGEST_POLL = 0.01, 0.25
 """Seconds between two looks whether a group has ended whose leader has."""
@@ -39,6 +45,12 @@ Seconds after the end of its leader for which a group counts where there is no `
 
 A zombie that nobody reaps looks there like a process that works.
 """
+
+SHELL = "/bin/sh"
+"""Runs a script whose first line does not name an interpreter."""
+
+MOST_FIRST_LINE = 4096
+"""How many bytes of the first line of a program show whether it is text."""
 
 LATER = 1.0
 """Seconds after which a command tries again to read from a terminal that others have."""
@@ -135,7 +147,7 @@ class Child:
             return
         if number == signal.SIGINT and self._terminal.is_ours:
             self._interrupted = True
-        if number in {signal.SIGUSR1, signal.SIGUSR2}:
+        if signal.Signals(number).name in TO_COMMAND:
             if not self.ended.done():
                 with contextlib.suppress(PermissionError):  # it has become another user
                     os.kill(self.group, number)
@@ -228,6 +240,8 @@ class Child:
         The command is continued only if the lock is still held then. A command that was
         stopped because it is not in the foreground gets there, if ``redlock`` is.
         """
+        if number == signal.SIGSTOP and self._terminal.belongs_to(self.group):
+            number = signal.SIGTSTP  # a shell or editor suspends itself; nobody reads the keys now
         if number not in {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}:
             return  # SIGSTOP: meant for the command alone
         if not self._may_go_on():
@@ -258,22 +272,48 @@ def start(
     """
     Start a command in a process group of its own, with the files of this process.
 
+    A script whose first line names no interpreter is run by the shell, as all programs do that
+    call execvp.
+
     Raises:
         Failure: It can't be executed.
     """
-    try:
+    path = shutil.which(words[0])
+
+    def popen(words: list[str]) -> subprocess.Popen[bytes]:
         # *before* makes system calls only: it can't wait for a lock that another thread had.
         return subprocess.Popen(  # noqa: S603 - what the user wants to run
-            list(words),
+            words,
             env=environment,
             process_group=0,
             close_fds=False,
             preexec_fn=before,  # noqa: PLW1509 - see above
         )
+
+    try:
+        try:
+            return popen(list(words))
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or path is None or not is_text(path):
+                raise
+            return popen([SHELL, path, *words[1:]])
     except FileNotFoundError:
-        raise Failure(Exit.NOT_FOUND, f"there is no command {words[0]!r}") from None
+        if path is None:
+            raise Failure(Exit.NOT_FOUND, f"there is no command {words[0]!r}") from None
+        raise Failure(
+            Exit.CANNOT_RUN, f"{words[0]!r} can't be executed: its interpreter does not exist"
+        ) from None
     except (OSError, ValueError) as error:
         raise Failure(Exit.CANNOT_RUN, f"{words[0]!r} can't be executed: {error}") from None
+
+
+def is_text(path: str) -> bool:
+    """Return whether a file may be a script: a program for another processor is none."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a name may be no text
+            return b"\0" not in file.readline(MOST_FIRST_LINE)
+    except OSError:
+        return False
 
 
 def _stop(number: int) -> None:

@@ -8,6 +8,7 @@ The lease is not released before the command and what it has started have ended,
 is not started before the lease is held. See `supervision` and `child`.
 """
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -55,6 +56,9 @@ MOST_CODE = 255
 
 TOKEN = "REDLOCK_FENCING_TOKEN"  # noqa: S105 - a name
 """The variable in the environment of the command with the fencing token."""
+
+COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
+"""What Python may set LC_CTYPE to if no locale is set."""
 
 PERMIT = "REDLOCK_PERMIT"
 """The variable in the environment of the command with the number of its permit."""
@@ -201,7 +205,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
             else:
                 frame.out.note(str(failure), **facts)
             return code
-        environment = dict(os.environ)
+        environment = inherited_environment()
         if fencing:
             environment[TOKEN] = str(lease.fencing_token)
         if lease.permit is not None:
@@ -259,6 +263,24 @@ def check_command(word: str) -> None:
     if exists:
         raise Failure(Exit.CANNOT_RUN, f"{word!r} can't be executed")
     raise Failure(Exit.NOT_FOUND, f"there is no command {word!r}")
+
+
+def inherited_environment() -> dict[str, str]:
+    """
+    Return the environment that this process was started with.
+
+    Where no locale is set, as below cron, Python sets LC_CTYPE. The command would see
+    characters where it has seen bytes before, and ssh may pass the locale on to other hosts.
+    """
+    environment = dict(os.environ)
+    if environment.get("LC_CTYPE") in COERCED:
+        with contextlib.suppress(OSError):
+            entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+            before = [entry for entry in entries if entry.startswith(b"LC_CTYPE=")]
+            del environment["LC_CTYPE"]
+            for entry in before:
+                environment["LC_CTYPE"] = os.fsdecode(entry.partition(b"=")[2])
+    return environment
 
 
 def name_of(word: str) -> str:

@@ -82,6 +82,31 @@ def test_the_name_of_a_command_may_be_no_text(redlock: Start, key: str, tmp_path
     assert ended(redlock("run", key, "--", str(program))) == (4, "", "")
 
 
+def test_a_script_is_run_as_by_a_shell(redlock: Start, key: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo $1; exit 4\n")
+    script.chmod(0o755)
+    assert ended(redlock("run", key, str(script), "hello")) == (4, "hello\n", "")
+    script.write_text("#!/bin/sh\r\n")  # as some editors end a line
+    code, _, err = ended(redlock("run", key, str(script)))
+    assert (code, err) == (
+        Exit.CANNOT_RUN,
+        f"redlock: {str(script)!r} can't be executed: its interpreter does not exist\n",
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}])
+def test_python_adds_no_locale_to_the_environment(
+    redlock: Start, masters: Masters, key: str, locale: dict[str, str]
+) -> None:
+    given = {n: v for n, v in masters.environment.items() if n != "LANG" and n[:3] != "LC_"}
+    environment = given | locale
+    code, out, _ = ended(redlock("run", key, "--", "/usr/bin/env", "-0", env=environment))
+    assert code == 0
+    assert dict(entry.split("=", 1) for entry in out.split("\0")[:-1]) == environment
+
+
 def test_options_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "k", "-m", "redis://a", "--skip-if-locked", "--wait", "1s", "--", "true"]
     assert app.main(arguments) == Exit.USAGE
@@ -267,12 +292,16 @@ def test_a_signal_that_is_ignored_stays_ignored(redlock: Start, key: str) -> Non
 
 
 @pytest.mark.full
-def test_a_user_signal_goes_to_the_command_alone(redlock: Start, key: str) -> None:
-    # A group that got it would end: the background process does not expect it.
-    script = f"trap 'kill $! && exit 6' USR1; sleep 600 >/dev/null 2>&1 & echo ready; {LOOP}"
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGWINCH])
+def test_a_user_signal_goes_to_the_command_alone(
+    redlock: Start, key: str, number: signal.Signals
+) -> None:
+    # A group that got SIGUSR1 would end: the background process does not expect it.
+    script = f"trap 'kill $! && exit 6' {number.name[3:]}; sleep 600 >/dev/null 2>&1 & "
+    script += f"echo ready; {LOOP}"
     process = redlock("run", key, "--", "/bin/sh", "-c", script)
     assert first_line(process) == "ready"
-    process.send_signal(signal.SIGUSR1)
+    process.send_signal(number)
     process.wait(120)
     assert process.returncode == 6
 
@@ -706,6 +735,19 @@ def test_a_sigkill_of_redlock_ends_the_command(redlock: Start, key: str) -> None
     until(lambda: processes_of(group) == [])
 
 
+def test_a_command_below_two_locks_ends_when_the_outer_one_is_lost(
+    redlock: Start, masters: Masters, key: str
+) -> None:
+    script = f"{STUBBORN}{GROUP}{LOOP}"
+    inner = ("--ttl", "60s", "--grace", "30s", "--", "/bin/sh", "-c", script)
+    words = ("--grace", "1s", "--", sys.executable, "-m", "redlock_aio", "run", f"{key}:inner")
+    process = redlock("run", key, *words, *inner)
+    group = int(first_line(process))
+    assert masters.ask(lambda redlock: redlock.force_release(key))
+    assert process.wait(60) == Exit.LOST
+    until(lambda: processes_of(group) == [], within=15)  # sooner than the grace of the inner one
+
+
 @pytest.mark.full
 def test_the_guardian_ends_with_the_command(redlock: Start, key: str) -> None:
     process = redlock(
@@ -735,19 +777,6 @@ def test_fencing_tokens_rise(redlock: Start, key: str) -> None:
     first, second = ended(redlock(*words)), ended(redlock(*words))
     assert first[0] == second[0] == 0
     assert 0 < int(first[1]) < int(second[1])
-def test_a_command_below_two_locks_ends_when_the_outer_one_is_lost(
-    redlock: Start, masters: Masters, key: str
-) -> None:
-    script = f"{STUBBORN}{GROUP}{LOOP}"
-    inner = ("--ttl", "60s", "--grace", "30s", "--", "/bin/sh", "-c", script)
-    words = ("--grace", "1s", "--", sys.executable, "-m", "redlock_aio", "run", f"{key}:inner")
-    process = redlock("run", key, *words, *inner)
-    group = int(first_line(process))
-    assert masters.ask(lambda redlock: redlock.force_release(key))
-    assert process.wait(60) == Exit.LOST
-    until(lambda: processes_of(group) == [], within=15)  # sooner than the grace of the inner one
-
-
 
 
 @pytest.mark.full
@@ -896,6 +925,18 @@ def test_stop_and_continue(session: Session, masters: Masters, key: str) -> None
 
 
 @pytest.mark.full
+def test_a_shell_or_editor_that_suspends_itself(session: Session, key: str) -> None:
+    script = "echo re''ady; kill -STOP $$; read x; echo got $x"
+    session.type(f"redlock run {key} -- sh -c {shlex.quote(script)}\n")
+    session.shows("ready\r\n")
+    session.shows("Stopped")
+    session.type("fg\n")
+    session.shows("redlock")
+    session.type("keys\n")
+    session.shows("got keys\r\n")
+
+
+@pytest.mark.full
 def test_a_command_that_was_stopped_for_too_long_does_not_go_on(
     session: Session, masters: Masters, key: str
 ) -> None:
@@ -951,7 +992,7 @@ def test_a_command_that_can_not_begin_leaves_the_terminal_to_the_script(
     session: Session, key: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "data"
-    program.write_text("no program")
+    program.write_bytes(b"no program\0")
     program.chmod(0o755)
     session.type(f"(redlock run {key} -- {shlex.quote(str(program))}; read x; echo got $x)\n")
     session.shows("can't be executed: ")

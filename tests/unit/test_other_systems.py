@@ -22,7 +22,7 @@ sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios", "tty
 for module, names in {
     os: "fork getpgrp killpg pread pwrite register_at_fork set_blocking setsid tcgetpgrp tcsetpgrp",
     signal: "SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGUSR1"
-    " SIGUSR2 SIGXFSZ pthread_kill pthread_sigmask",
+    " SIGUSR2 SIGWINCH SIGXFSZ pthread_kill pthread_sigmask",
     socket: "AF_UNIX TCP_USER_TIMEOUT",
     time: "CLOCK_BOOTTIME CLOCK_MONOTONIC CLOCK_MONOTONIC_RAW clock_gettime",
 }.items():
