@@ -798,7 +798,9 @@ class Redlock(OnlyForAsyncio):
         Each master is asked once, by a command that reads and changes no key, and has the
         master timeout to answer. The call returns with the first majority, so a minority that
         hangs does not delay it. It is meant for readiness probes: any number of programs may
-        call it every second. Like all methods it connects on first use.
+        call it every second. Like all methods it connects on first use. Afterwards methods that
+        only look, such as `inspect`, and `force_release`, don't wait for connections any more: a
+        master without one is told as ``unreachable``.
 
         A master that answers but can't write, for lack of memory, still counts: only an
         acquisition finds that. Do not let a liveness probe call it: to restart the program

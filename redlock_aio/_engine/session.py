@@ -130,12 +130,16 @@ class Session:
 
         ready: Whether the votes of the masters are known.
 
+        checked: Whether `Redlock.check` has waited for the masters, so that who only asks them
+            need not.
+
         clock_lead: The most by which a fencing token may be ahead of a master's clock, in µs.
     """
 
     __slots__ = (
-        "_guard", "clock_lead", "drift_factor", "emitter", "entered", "fair_queue", "gate", "links",
-        "local_queues", "loop", "masters", "max_ttl", "max_waiters", "origin", "ready", "watchdog",
+        "_guard", "checked", "clock_lead", "drift_factor", "emitter", "entered", "fair_queue",
+        "gate", "links", "local_queues", "loop", "masters", "max_ttl", "max_waiters", "origin",
+        "ready", "watchdog",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +163,7 @@ class Session:
             emitter.loop = loop
         self.entered: int = 0
         self.ready: bool = False
+        self.checked: bool = False
         guard = None
         if settings.restart_guard in {"auto", "strict"}:
             guard = Guard(
@@ -270,7 +275,7 @@ class Session:
         # The task of each master comes here, and only the first one finds anything to do. With
         # `ready` unset, `ready_session` goes to `get_ready`, which raises the reason.
         if not self.masters.closed:
-            self.ready = False
+            self.ready = self.checked = False
             self.fair_queue.close()
             self.masters.close(CANCELLED)
             self.local_queues.close()
@@ -504,7 +509,7 @@ class Opener:
 
     async def ready_session(self) -> Session:
         session = self.session()
-        if not session.ready:
+        if not (session.ready or session.checked):
             await session.get_ready(None)
         return session
 
@@ -563,7 +568,8 @@ class Opener:
         session = self.session()
         session.entered += 1
         try:
-            await self.ready_session()
+            if not session.ready:
+                await session.get_ready(None)
         except asyncio.CancelledError:
             # `__aexit__` does not run when `__aenter__` is cancelled: nobody else would close the
             # session.

@@ -128,7 +128,7 @@ async def bench(frame: Frame, for_: For = SECONDS) -> int:
 
 async def _round_trips(frame: Frame, url: str, seconds: float) -> tuple[str, Sample]:
     """Return the name of one master, and its round trips."""
-    async with frame.redlock([url], master_timeout=SLOWEST) as redlock:
+    async with frame.connected(frame.redlock([url], master_timeout=SLOWEST)) as redlock:
         name = redlock.statistics().masters[0].name
 
         async def look() -> None:
@@ -140,7 +140,8 @@ async def _round_trips(frame: Frame, url: str, seconds: float) -> tuple[str, Sam
 async def _pairs(frame: Frame, manager: Redlock, seconds: float) -> tuple[int, Sample]:
     """Return the master timeout for all masters, and the times of acquisition and release."""
     key = f"redlock-bench:{secrets.token_hex(8)}"
-    async with frame.connected(manager) as redlock:
+    # Entered as well: the first pair would be that which waits for the votes.
+    async with frame.connected(manager) as redlock, redlock:
         lock = redlock.lock(key, ttl=min(10_000, frame.max_ttl), wait=0)
 
         async def pair() -> None:

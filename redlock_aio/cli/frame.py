@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -36,8 +35,12 @@ from redlock_aio.cli.output import NotesHandler, Output
 MASTERS = "REDLOCK_MASTERS"
 """The variable that names the masters; a URL among the arguments is seen by every user."""
 
-CONNECTING = 1.0
-"""The most seconds for which a look waits for masters that are not connected yet."""
+CONNECTING = 1_100
+"""
+For how many ms all masters may connect, if the timeout of a master is not longer.
+
+An attempt to connect takes 1 s with the timeout that is learned first, and its failure is told.
+"""
 
 PATIENCE = 1_000
 """
@@ -126,7 +129,8 @@ class Common:
         int | None,
         Duration(
             "--master-timeout",
-            help="How long to wait for a master (default: learned; 1s for inspect and list).",
+            help="How long to wait for a master's answer (default: learned; 1s for inspect and"
+            " list).",
             panel=MASTERS_PANEL,
         ),
     ] = None
@@ -240,9 +244,10 @@ class Frame:
     @contextlib.asynccontextmanager
     async def connected(self, manager: Redlock | None = None) -> AsyncIterator[Redlock]:
         """
-        Open a manager, and wait until all masters are up, or one second is over.
+        Open a manager, and wait until all masters are up, for one timeout of a master at most.
 
-        An acquisition does not wait for a minority; somebody who looks wants to see all masters.
+        An acquisition does not wait for a minority; somebody who looks wants to see all masters,
+        and during an outage which of them hang.
 
         Args:
             manager: The manager to open, if it was made before.
@@ -250,9 +255,17 @@ class Frame:
         Cancellation:
             The manager is closed.
         """
-        async with manager or self.redlock() as redlock:
-            ends = time.monotonic() + CONNECTING
-            while time.monotonic() < ends and not all(  # noqa: ASYNC110 - no event tells it
+        redlock = manager or self.redlock()
+        async with contextlib.AsyncExitStack() as stack:
+            # It is not entered: that waits until no attempt of a majority is underway, and one to
+            # a master that hangs takes ten timeouts. `check` opens it, and has a limit.
+            stack.push_async_exit(redlock)
+            most = max(CONNECTING, redlock.master_timeout)
+            now = asyncio.get_running_loop().time
+            ends = now() + most / 1000
+            with contextlib.suppress(QuorumUnavailableError):
+                await redlock.check(wait=most)
+            while now() < ends and not all(  # noqa: ASYNC110 - no event tells it
                 master.up for master in redlock.statistics().masters
             ):
                 await asyncio.sleep(0.01)

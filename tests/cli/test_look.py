@@ -1,8 +1,10 @@
 """``redlock list``, ``watch`` and ``release``."""
 
+import contextlib
 import dataclasses
 import json
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -260,6 +262,25 @@ def test_a_look_waits_longer_for_a_master_than_programs_do(
     assert status == (Exit.UNAVAILABLE if options else Exit.DONE)
     assert (key in capsys.readouterr().out) is (not options or command == "inspect")
     time.sleep(0.5 if options else 0)
+
+
+@pytest.mark.parametrize("command", [("inspect", "k"), ("list",), ("watch", "k", "--for", "0")])
+def test_masters_that_accept_connections_and_hang_are_told_soon(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "abc"]
+        places = [f"127.0.0.1:{each.getsockname()[1]}" for each in listening]
+        urls = ",".join(f"redis://{place}" for place in places)
+        began = time.monotonic()
+        status = app.main([*command, "-m", urls, "--master-timeout", "2s"])
+        took = time.monotonic() - began
+    shown = capsys.readouterr()
+    assert status == Exit.UNAVAILABLE
+    assert "too few masters" in shown.out + shown.err
+    if command[0] != "watch":
+        assert all(f"{place}: unreachable" in shown.out + shown.err for place in places)
+    assert took < 15, "an attempt to connect takes ten timeouts"
 
 
 def test_a_list_has_semaphores(

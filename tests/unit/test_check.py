@@ -188,6 +188,38 @@ async def test_the_limit_includes_connecting(
     await redlock.aclose()
 
 
+async def test_a_look_behind_it_waits_for_no_connection_and_a_lock_does(
+    masters: list[FakeMaster],
+) -> None:
+    hang(masters[:3])
+    redlock = Redlock(masters, restart_guard="off", master_timeout=1_000)
+    await error_of(redlock, wait=300)
+    began = now()
+    state = await redlock.inspect("r")
+    assert now() - began == pytest.approx(LATENCY)
+    assert [str(view).partition(": ")[2] for view in state.views] == [
+        *["unreachable, connecting"] * 3,
+        *["held by nobody"] * 2,
+    ]
+    loop().call_later(1, resume, masters)
+    async with redlock.lock("r", wait=0):
+        assert now() - began == pytest.approx(1, abs=0.1)
+    await redlock.aclose()
+
+
+async def test_a_look_behind_it_finds_a_manager_whose_tasks_were_cancelled(
+    masters: list[FakeMaster],
+) -> None:
+    redlock = Redlock(masters, restart_guard="off")
+    await redlock.check()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(1)
+    with pytest.raises(RedlockError, match="the tasks of this Redlock were cancelled"):
+        await redlock.inspect("r")
+    await redlock.aclose()
+
+
 async def test_the_limit_is_also_that_of_answers(masters: list[FakeMaster]) -> None:
     async with Redlock(masters, restart_guard="off", master_timeout=5_000) as redlock:
         hang(masters[:3])

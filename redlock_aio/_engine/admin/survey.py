@@ -118,6 +118,7 @@ async def check(session: Session, timeout: int) -> None:  # noqa: ASYNC109 - als
     masters.check_open()
     await majority_is_known(session.links, timeout)
     masters.check_open()
+    session.checked = True
     asked = Query(
         masters,
         commands.PING,
