@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from redlock_aio import Answer, QuorumUnavailableError, Redlock, Vote
+from redlock_aio import Answer, QuorumUnavailableError, Redlock, RedlockError, Vote
+from redlock_aio._engine.session import CHECK_INTERVAL
 from redlock_aio._protocol.scripts import SCRIPTS
 from redlock_aio._transport import connection as connection_module, debts, master as module
+from redlock_aio._transport.connection import Connection
+from redlock_aio._transport.sets import DeclaredSets
 from redlock_aio.events import Event, MasterLost
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop
 from redlock_aio.testing._fake_lua import Error
 from redlock_aio.testing._fake_pushes import PushReceiver
 
-from .kit import now, votes
+from .kit import LATENCY, now, session, votes
 
 BUSY = "BUSY Redis is busy running a script"
 
@@ -211,6 +214,101 @@ async def test_a_server_that_forbids_the_scripts_it_has_lost_says_so(
     masters[0].forbid = set()
     await asyncio.sleep(module.LONGEST_DELAY + 0.1)
     assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+
+
+def lose_scripts(master: FakeMaster) -> None:
+    """Cut the connections to a server that has forgotten its scripts."""
+    master.cut()
+    master.execute([b"SCRIPT", b"FLUSH"])
+
+
+AWAITS: dict[str, tuple[Any, Callable[[FakeMaster], object], type, str]] = {
+    "the first reply": ("off", FakeMaster.cut, Connection, "use"),
+    "scripts for another server": ("off", FakeMaster.restart, Connection, "load"),
+    "sets that are read again": ("auto", lose_scripts, DeclaredSets, "_read"),
+}
+"""
+What the examination of a connection awaits: with which restart guard, after which fault it comes
+to that, and the function that sends it.
+"""
+
+
+def reached(
+    monkeypatch: pytest.MonkeyPatch, place: str, act: Callable[[], object], *, late: bool
+) -> asyncio.Future[None]:
+    """
+    Call *act* once when an await of the examination is reached; the future is done then.
+
+    Args:
+        late: Call it when the reply is there, before the task that awaits it is scheduled.
+    """
+    _, _, kind, name = AWAITS[place]
+    send, there = getattr(kind, name), asyncio.get_running_loop().create_future()
+
+    def do(*_: object) -> None:
+        act()
+        there.set_result(None)
+
+    def sent(*arguments: Any) -> Any:
+        reply = send(*arguments)
+        monkeypatch.setattr(kind, name, send)
+        if late:
+            (reply if isinstance(reply, asyncio.Future) else reply.reply).add_done_callback(do)
+        else:
+            do()
+        return reply
+
+    monkeypatch.setattr(kind, name, sent)
+    return there
+
+
+@pytest.mark.parametrize(
+    ("place", "end"),
+    [
+        *itertools.product(AWAITS, ["close", "cancel", "cut", "hang"]),
+        *itertools.product(list(AWAITS)[1:], ["cancel late", "cut late"]),
+    ],
+)
+async def test_an_examination_that_ends_at_an_await_leaves_nothing(
+    masters: list[FakeMaster], monkeypatch: pytest.MonkeyPatch, place: str, end: str
+) -> None:
+    master, (guard, fault, *_) = masters[0], AWAITS[place]
+    redlock = Redlock(masters, restart_guard=guard)
+    await redlock.__aenter__()
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+    task, late = session(redlock).links[0]._task, end.endswith("late")
+    act = master.hang if not late else task.cancel if "cancel" in end else master.cut
+    there = reached(monkeypatch, place, act, late=late)
+    fault(master)
+    await there
+    began = now()
+    match end:
+        case "cut":
+            master.cut()
+        case "hang":
+            await asyncio.sleep(module.SHORTEST_DIAL)
+            vote = (await votes(redlock))[0]
+            assert vote == Vote("m0", Answer.UNREACHABLE, "no connection in 1 s")
+        case "cancel" | "cancel late":
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            patience = redlock.master_timeout / 1000 + CHECK_INTERVAL
+            assert now() - began <= patience, "it waits for the tasks that may have locks"
+            with pytest.raises(RedlockError, match="cancelled"):
+                await redlock.inspect("r")
+    if end == "close" or "cancel" in end:
+        began = now()
+        await redlock.aclose()
+        assert now() - began == pytest.approx(LATENCY), "it waits for the other masters only"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not any(each._connections for each in masters)
+        await redlock.__aenter__()
+    master.resume()
+    await asyncio.sleep(2 * module.LONGEST_DELAY)
+    assert (await votes(redlock))[0] == Vote("m0", Answer.GRANTED)
+    assert len(master._connections) == 1
+    await redlock.aclose()
 
 
 async def test_two_names_of_one_server_have_one_vote(masters: list[FakeMaster]) -> None:
