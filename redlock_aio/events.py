@@ -225,12 +225,16 @@ class Released:
         held_ms: How many milliseconds it was held, until its holder released it.
 
         mode: As in `Acquired`.
+
+        votes: The votes on its release, if that was awaited and no majority has confirmed it:
+            the other masters may keep the lock for its ttl. Empty otherwise.
     """
 
     resources: tuple[str, ...]
     fingerprint: str
     held_ms: float
     mode: Mode = "exclusive"
+    votes: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from redlock_aio import Lease, LockNotHeldError, LossCause, Vote
+from redlock_aio import Answer, Lease, LockNotHeldError, LossCause, Vote
 from redlock_aio.cli import durations
 from redlock_aio.cli.child import TO_COMMAND, TO_GROUP, Child
 from redlock_aio.cli.exits import Exit
@@ -27,7 +27,7 @@ from redlock_aio.cli.frame import Frame, facts_of_votes, handling
 from redlock_aio.cli.guardian import Guardian
 from redlock_aio.cli.guardian_process import clock as boot_clock
 from redlock_aio.cli.impatience import Impatience
-from redlock_aio.events import Event, Lost, MajorityBack, MajorityLost
+from redlock_aio.events import Event, Lost, MajorityBack, MajorityLost, Released
 
 SPARE, SPARE_SHARE = 100, 0.05
 """
@@ -54,6 +54,9 @@ STAY = 2.0
 PRECISION = 0.01
 """Seconds by which an instant must have changed for the guardian to be told of it."""
 
+RELEASED = {Answer.GRANTED, Answer.FREE, Answer.HELD}
+"""The votes on a release of masters that have the lock for this ``redlock`` no more."""
+
 YOUNG = 1.0
 """Seconds for which a guardian must have lived to be replaced: others would end as soon."""
 
@@ -63,6 +66,8 @@ class Observed:
 
     def __init__(self) -> None:
         self.lost: Lost | None = None
+        self.unconfirmed: tuple[Vote, ...] = ()
+        """The votes on the release, if no majority has confirmed it."""
         self.away: tuple[Vote, ...] = ()
         """The votes while no majority of the masters has one."""
 
@@ -74,6 +79,8 @@ class Observed:
         match event:
             case Lost():
                 self.lost = event
+            case Released():
+                self.unconfirmed = event.votes
             case MajorityLost():
                 self.away = event.votes
             case MajorityBack():
@@ -396,11 +403,20 @@ class Supervision:
             self._told = None
 
     async def _released(self) -> Lost | None:
-        """Release the lock; return its loss if it was lost."""
+        """Release the lock, and tell if it may stay; return its loss if it was lost."""
         try:
             await self._lease.release()
         except LockNotHeldError:
             return self._observed.lost  # the listener has got it by now
+        votes = self._observed.unconfirmed
+        confirmed = sum(vote.answer in RELEASED for vote in votes)
+        if votes and 2 * confirmed <= len(votes):
+            ttl = durations.shown(self._lease.ttl)
+            self._out.note(
+                f"{confirmed} of {len(votes)} masters confirmed the release of the lock;"
+                f" it may stay for up to {ttl}",
+                masters=facts_of_votes(votes),
+            )
         return None
 
     def _code(self, child: Child, lost: Lost | None, *, is_gone: bool) -> int:

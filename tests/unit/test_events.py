@@ -535,6 +535,31 @@ async def test_events_come_in_the_order_in_which_they_happened(
     assert [type(event) for event in diary.events] == [Acquired, Acquired, Lost, Released]
 
 
+@pytest.mark.parametrize("hung", [2, 3])
+async def test_a_release_that_no_majority_confirms_has_the_votes(
+    redlock: Redlock, diary: Diary, masters: list[FakeMaster], hung: int
+) -> None:
+    async with redlock.lock("r"):
+        await asyncio.sleep(0.01)
+        hang(masters[:hung])
+    event = diary.events[-1]
+    assert isinstance(event, Released)
+    answers = [vote.answer for vote in event.votes]
+    assert answers == ([Answer.TIMED_OUT] * 3 + [Answer.GRANTED] * 2 if hung == 3 else [])
+
+
+async def test_a_release_that_is_not_awaited_has_no_votes(
+    redlock: Redlock, diary: Diary, masters: list[FakeMaster]
+) -> None:
+    with pytest.raises(KeyError):
+        async with redlock.lock("r"):
+            hang(masters)
+            raise KeyError
+    event = diary.events[-1]
+    assert isinstance(event, Released)
+    assert event.votes == ()
+
+
 async def test_a_lease_handed_over_is_released_here_and_acquired_there(
     redlock: Redlock, diary: Diary, masters: list[FakeMaster]
 ) -> None:

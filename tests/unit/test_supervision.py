@@ -238,6 +238,30 @@ async def test_an_extension_calls_the_sigkill_off(
     assert facts(capsys)["command_exit_code"] == 143
 
 
+@pytest.mark.parametrize("hung", [2, 3, 5])
+async def test_a_release_that_no_majority_confirms_is_told(
+    masters: Masters, run: Callable[[float], Run], hung: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = run(0.0)
+
+    async def script() -> None:
+        await asyncio.sleep(1)
+        hang(masters[:hung])
+        trial.command.exit(3)
+
+    assert await supervised(masters, trial, script, Limits(GRACE)) == 3
+    shown = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    told = [message for message in shown if "confirmed the release" in message["message"]]
+    assert [message["message"] for message in told] == [
+        f"{5 - hung} of 5 masters confirmed the release of the lock; it may stay for up to 30 s"
+    ] * (hung > 2)
+    for message in told:
+        assert [vote["answer"] for vote in message["masters"]] == [
+            *["timed_out"] * hung,
+            *["granted"] * (5 - hung),
+        ]
+
+
 async def test_until_sigterm_an_extension_changes_nothing(
     masters: Masters, run: Callable[[float], Run]
 ) -> None:

@@ -190,7 +190,9 @@ class HeldLease(LeaseState):
     def end_event(self, held: float) -> Released | Lost:
         who, held_ms, mode = self.fingerprint, event_ms(held), self.mode
         if (loss := self.loss) is None:
-            return Released(self.resources, who, held_ms, mode)
+            release = self.released
+            unconfirmed = release.votes() if release and release.verdict is LOST else ()
+            return Released(self.resources, who, held_ms, mode, unconfirmed)
         return Lost(self.resources, who, loss.reason, held_ms, loss.cause, loss.votes, mode)
 
     def not_held(self, released: str = "it has been released") -> LockNotHeldError:
