@@ -157,16 +157,20 @@ class Child:
             self._on_stopped(number)  # the stop of the leader would have told it
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the whole group; return whether any process is left in it."""
+        """Send a signal to the command and its group; return whether any process is left there."""
         if self.is_gone:
             return False
-        try:
+        left = False
+        # A program of another user, such as sudo. macOS: also one that has just ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # a program of another user, such as sudo
-            return False  # macOS: also a group of processes that have just ended
-        return True
+            left = True
+        # The command may have joined another group. Its id is not another's: it was not reaped.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self.ended.done() and os.getpgid(self.group) != self.group:
+                os.kill(self.group, number)
+                left = True
+        return left
 
     def terminate(self) -> None:
         """Send SIGTERM to the whole group; a stopped process would not see it, so also SIGCONT."""

@@ -102,6 +102,23 @@ def test_others_stop_in_a_way_that_another_redlock_forwards(
     assert stops == [("others", signal.SIGTSTP), ("this", signal.SIGTTIN)]
 
 
+def test_a_command_that_has_joined_another_group_is_signalled_as_well() -> None:
+    """It is not in its own group any more, in which it may have left others or none."""
+    program = "import os, time; os.setpgid(0, os.getpgid(os.getppid())); time.sleep(60)"
+
+    async def end(script: str) -> None:
+        async with running(script, may_go_on=lambda: True) as child:
+            while os.getpgid(child.group) == child.group:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.01)
+            child.terminate()
+            await child.gone()
+            assert child.status == 128 + signal.SIGTERM
+            assert not child.signal(signal.SIGTERM)
+
+    for before in ("", "sleep 60 & "):
+        asyncio.run(end(f"{before}exec {sys.executable} -c '{program}'"))
+
+
 def test_a_signal_that_is_not_permitted_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
