@@ -35,12 +35,15 @@ from redlock_aio.cli.output import NotesHandler, Output
 MASTERS = "REDLOCK_MASTERS"
 """The variable that names the masters; a URL among the arguments is seen by every user."""
 
-CONNECTING = 1_100
+MAJORITY = 3_000
 """
-For how many ms all masters may connect, if the timeout of a master is not longer.
+For how many ms a look waits for a majority of the masters, if their timeout is not longer.
 
-An attempt to connect takes 1 s with the timeout that is learned first, and its failure is told.
+With TLS and a password a connection takes six round trips, of 0.3 s to the other side of the world.
 """
+
+MINORITY = 1_000
+"""For how many ms it waits for the others after that, if their timeout is not longer."""
 
 PATIENCE = 1_000
 """
@@ -244,7 +247,7 @@ class Frame:
     @contextlib.asynccontextmanager
     async def connected(self, manager: Redlock | None = None) -> AsyncIterator[Redlock]:
         """
-        Open a manager, and wait until all masters are up, for one timeout of a master at most.
+        Open a manager, and wait until all masters are up, for some seconds at most.
 
         An acquisition does not wait for a minority; somebody who looks wants to see all masters,
         and during an outage which of them hang.
@@ -255,20 +258,17 @@ class Frame:
         Cancellation:
             The manager is closed.
         """
-        redlock = manager or self.redlock()
-        async with contextlib.AsyncExitStack() as stack:
+        async with contextlib.aclosing(manager or self.redlock()) as redlock:
             # It is not entered: that waits until no attempt of a majority is underway, and one to
             # a master that hangs takes ten timeouts. `check` opens it, and has a limit.
-            stack.push_async_exit(redlock)
-            most = max(CONNECTING, redlock.master_timeout)
-            now = asyncio.get_running_loop().time
-            ends = now() + most / 1000
             with contextlib.suppress(QuorumUnavailableError):
-                await redlock.check(wait=most)
-            while now() < ends and not all(  # noqa: ASYNC110 - no event tells it
-                master.up for master in redlock.statistics().masters
-            ):
-                await asyncio.sleep(0.01)
+                await redlock.check(wait=max(MAJORITY, redlock.master_timeout))
+                now = asyncio.get_running_loop().time
+                ends = now() + max(MINORITY, redlock.master_timeout) / 1000
+                while now() < ends and not all(  # noqa: ASYNC110 - no event tells it
+                    master.up for master in redlock.statistics().masters
+                ):
+                    await asyncio.sleep(0.01)
             yield redlock
 
     def patient(self) -> Redlock:
