@@ -3,9 +3,14 @@
 import ast
 import inspect
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+import redis.asyncio as aioredis
 
 from redlock_aio import (
     Election,
@@ -17,6 +22,7 @@ from redlock_aio import (
     Semaphore,
     Term,
 )
+from redlock_aio.testing import embedded_masters
 
 KINDS = {
     "redlock": Redlock, "lock": Lock, "lease": Lease, "holder": Holder, "election": Election,
@@ -55,6 +61,48 @@ def test_each_call_of_another_library_has_its_row(page: str, system: str) -> Non
     there = [row[0].replace(" ", "") for row in rows(rest.partition("\n## ")[0])]
     for name in THERE[system].split():
         assert any(name in cell for cell in there), f"{system}: {name}"
+
+
+@asynccontextmanager
+async def lock_of(library: str, urls: list[str]) -> AsyncIterator[Any]:
+    """Yield a lock of another library, whose methods may be coroutines or not."""
+    if library == "pottery":
+        clients = {aioredis.Redis.from_url(url) for url in urls}
+        kind = pytest.importorskip("pottery").AIORedlock
+        yield kind(key="invoice:42", masters=clients, auto_release_time=60)
+        for client in clients:
+            await client.aclose()
+        return
+    with redis.Redis.from_url(urls[0]) as client:
+        if library == "redis-py":
+            yield client.lock("invoice:42", timeout=60)
+        else:
+            yield pytest.importorskip("redis_lock").Lock(client, "invoice:42", expire=60)
+
+
+async def done(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("library", ["redis-py", "python-redis-lock", "pottery"])
+async def test_programs_of_both_kinds_exclude_each_other(page: str, library: str) -> None:
+    text = page.partition("\n## While programs of both kinds run")[2].partition("\n## ")[0]
+    (row,) = [row for row in rows(text) if row[0].startswith(library)]
+    prefix = re.search(r'key_prefix="(.*?)"', row[1])
+    with embedded_masters(1 if row[2] == "that one server" else 3) as servers:
+        urls = [server.url for server in servers]
+        async with (
+            Redlock(urls, key_prefix=prefix[1] if prefix else "") as redlock,
+            lock_of(library, urls) as there,
+        ):
+            async with redlock.lock("invoice:42"):
+                assert not await done(there.acquire(blocking=False))
+            assert await done(there.acquire(blocking=False))
+            assert await redlock.lock("invoice:42").try_acquire() is None
+            await done(there.release())
+            async with redlock.lock("invoice:42"):
+                pass
 
 
 def test_every_row_names_its_counterpart(page: str) -> None:
