@@ -267,10 +267,11 @@ class Redlock(OnlyForAsyncio):
 
             wait: For how many milliseconds to wait, whether others hold the lock
                 or masters are away (default: for ever). ``None`` waits for ever, 0
-                makes one attempt. Even if *wait* is shorter, masters get a learned
-                master timeout to answer, or at most 50 ms of a fixed one. If too
-                many masters refuse permanently, the wait ends at once, see
-                `QuorumUnavailableError`; while too few answer, a warning is logged.
+                makes one attempt, of up to two master timeouts if a majority hangs.
+                Even if another *wait* is shorter, masters get a learned master timeout
+                to answer, or at most 50 ms of a fixed one. If too many masters refuse
+                permanently, the wait ends at once, see `QuorumUnavailableError`; while
+                too few answer, a warning is logged.
 
             auto_extend: Whether the lease is extended every third of *ttl* for
                 as long as it is held (default yes).

@@ -173,6 +173,28 @@ async def test_a_wait_may_be_shorter_than_the_master_timeout(
         await asyncio.sleep(2)
 
 
+@pytest.mark.parametrize("fixed", [None, 2_000])
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 1), ({"fencing": True}, 2), ({"fair": True}, 2), ({"shared": True}, 2),
+        ({"permits": 2}, 2),
+    ],
+)  # fmt: skip
+async def test_one_attempt_gets_all_of_the_master_timeout(
+    masters: list[FakeMaster], fixed: int | None, options: dict[str, Any], most: int
+) -> None:
+    """It is no short wait: who asks once wants to know."""
+    async with Redlock(masters, master_timeout=fixed) as redlock:
+        await redlock.check()
+        hang(masters[:3])
+        error, took = await refused_after(redlock, 0, **options)
+        assert type(error) is QuorumUnavailableError
+        assert took == pytest.approx(most * redlock.master_timeout, abs=3)
+        resume(masters)
+        await asyncio.sleep(2)
+
+
 async def test_the_first_connections_are_part_of_the_wait(masters: list[FakeMaster]) -> None:
     hang(masters[:3])
     redlock = Redlock(masters)
