@@ -199,10 +199,9 @@ class LockLostError(RedlockError):
 
         reason: Why it was lost, for people: the text of the *cause*, and its detail.
 
-        votes: The vote of each master that had answered in the round that showed the loss
-            (a first revocation is enough), or if the validity was over, of each master
-            in the last extension, if that had failed; empty if the masters had no
-            part in it.
+        votes: The votes of the round that showed the loss, of the masters that had answered
+            by then; if the validity was over, those of the last extension, if that had failed;
+            empty if the masters had no part in it.
 
     Raises:
         TypeError: *cause* is not a `LossCause`.
