@@ -187,7 +187,7 @@ class FakeMaster(Commands):
 
     def hang(self) -> None:
         """Accept requests and answer none, as a stopped process does."""
-        self._hung = True
+        self._hung = self._alive  # one that has ended can't be stopped
 
     @in_its_loop
     def resume(self) -> None:
@@ -254,24 +254,27 @@ class FakeMaster(Commands):
             self._diallers.append(resumed)
             if self._hung:
                 await resumed
-        if not self._alive:
-            raise ConnectionRefusedError("connection refused")
-        self._go_on()
         transport = _FakeTransport(self)
-        self._loop = self._timed_by = transport.loop = asyncio.get_running_loop()
-        self._connections[transport] = None
-        self._outlive()
-        self._serve_arrived()
+        with self._alone:
+            if not self._alive:
+                raise ConnectionRefusedError("connection refused")
+            self._go_on()
+            self._loop = self._timed_by = transport.loop = asyncio.get_running_loop()
+            self._connections[transport] = None
+            self._outlive()
+            self._serve_arrived()
         return transport, self
 
     def forget(self, transport: _FakeTransport) -> None:
         """Remove a connection that has ended; its requests underway are still executed."""
-        self._connections.pop(transport, None)
-        self._pushes.forget(transport.listener)
+        with self._alone:
+            self._connections.pop(transport, None)
+            self._pushes.forget(transport.listener)
 
     def receive(self, transport: _FakeTransport, data: bytes) -> None:
         """Queue *data*, which arrives half a latency from now."""
-        self._send(self._inbox, asyncio.get_running_loop(), transport, data, self._arrive)
+        with self._alone:
+            self._send(self._inbox, asyncio.get_running_loop(), transport, data, self._arrive)
 
     def _send(
         self,
@@ -290,11 +293,12 @@ class FakeMaster(Commands):
         loop.call_at(at, arrive, queue)
 
     def _arrive(self, queue: _Queue) -> None:
-        if len(self._inbox) > 1:
-            self._outlive()
-        if queue:  # else `cut` has dropped the request
-            self._arrived.append(queue.popleft()[1:])
-            self._serve_arrived()
+        with self._alone:
+            if len(self._inbox) > 1:
+                self._outlive()
+            if queue:  # else `cut` has dropped the request
+                self._arrived.append(queue.popleft()[1:])
+                self._serve_arrived()
 
     def _outlive(self) -> None:
         """Let what clients in closed loops have sent arrive: its timers are gone."""

@@ -6,6 +6,7 @@ Implemented are the commands that the library sends, and a few for tests with ot
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Concatenate, ParamSpec, TypeVar
@@ -35,19 +36,23 @@ def in_its_loop(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[
     Make *method* run in the event loop that uses the master, whichever thread calls it.
 
     A test that is not async has its manager, or its whole program, in the loop of another thread.
+    The loops of two managers for threads run at the same time, so the method has the master alone.
     """
 
     @functools.wraps(method)
     def called(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
         loop = self._loop
         if loop is None or loop is running() or not loop.is_running():
-            self._go_on()
-            return method(self, *args, **kwargs)
+            with self._alone:
+                self._go_on()
+                return method(self, *args, **kwargs)
         done = Future[T]()
 
         def run() -> None:
             try:
-                done.set_result(method(self, *args, **kwargs))
+                with self._alone:
+                    result = method(self, *args, **kwargs)
+                done.set_result(result)
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
                 done.set_exception(error)
 
@@ -76,6 +81,8 @@ class Commands(KeyCommands):
         self.fed = 0
         self.replicas = 0
         self.commands: list[list[bytes]] = []
+        self._alone = threading.RLock()
+        """Held by the thread that uses the master; no code of a client runs meanwhile."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop of the last client."""
         self._timed_by = running()
@@ -132,8 +139,7 @@ class Commands(KeyCommands):
     @in_its_loop
     def flush(self) -> None:
         """Delete all keys as another client would."""
-        self._keys.clear()
-        self._pushes.flushed()
+        self._do_flushall()
 
     @property
     @in_its_loop
@@ -169,8 +175,9 @@ class Commands(KeyCommands):
 
     def _notice(self, key: bytes) -> None:
         """Push the end of *key* to the connections that track it, if it has ended."""
-        _, until = self._data.find(key)
-        self._pushes.watch(key, until)
+        with self._alone:
+            _, until = self._data.find(key)
+            self._pushes.watch(key, until)
 
     # The commands.
 
@@ -185,17 +192,18 @@ class Commands(KeyCommands):
             listener: The connection on which it came, as the target of pushes; if left
                 out, another client's, which gets no pushes.
         """
-        self._go_on()
-        self.commands.append(command)
-        self._pushes.speaker = speaker = listener or self._pushes.stranger
-        try:
-            return self._execute(*command)
-        except Error as error:
-            return error
-        finally:
-            self._pushes.speaker = self._pushes.stranger
-            if speaker.caching and command[0].upper() != b"CLIENT":
-                speaker.caching = False
+        with self._alone:
+            self._go_on()
+            self.commands.append(command)
+            self._pushes.speaker = speaker = listener or self._pushes.stranger
+            try:
+                return self._execute(*command)
+            except Error as error:
+                return error
+            finally:
+                self._pushes.speaker = self._pushes.stranger
+                if speaker.caching and command[0].upper() != b"CLIENT":
+                    speaker.caching = False
 
     def _execute(self, called: bytes, *arguments: bytes) -> object:
         handler = self._handler(called)
@@ -263,7 +271,8 @@ class Commands(KeyCommands):
         return self._pushes.unsubscribe(channel)
 
     def _do_flushall(self) -> object:
-        self.flush()
+        self._keys.clear()
+        self._pushes.flushed()
         return OK
 
 

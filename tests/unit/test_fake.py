@@ -10,7 +10,7 @@ import gc
 import subprocess
 import sys
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import hiredis
 import pytest
@@ -310,6 +310,41 @@ async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     assert master.keys == {"k": "t"}
 
 
+@pytest.mark.parametrize("ttl", [None, 100])
+async def test_a_scan_names_a_key_that_stays_whatever_ends_meanwhile(
+    master: FakeMaster, ttl: int | None
+) -> None:
+    for number in range(100):
+        master.set(f"ends{number}", "v", ttl)
+    stay = {f"stays{number}" for number in range(100)}
+    for key in stay:
+        master.set(key, "v")
+    scan = [b"MATCH", b"*", b"COUNT", b"60", b"TYPE", b"string"]
+    named, steps, cursor = set[bytes](), 0, b""
+    while cursor != b"0":
+        reply = master.execute([b"SCAN", cursor or b"0", *scan])
+        assert isinstance(reply, list)
+        cursor, keys = reply
+        named.update(keys)
+        steps += 1
+        await asyncio.sleep(1)
+        if ttl is None:
+            for number in range(100):
+                master.delete(f"ends{number}")
+    assert {key.encode() for key in stay} <= named
+    assert steps >= 2
+
+
+async def test_a_dead_master_can_not_hang(master: FakeMaster) -> None:
+    """As a process that has ended can't be stopped: its port refuses connections."""
+    master.kill()
+    master.hang()
+    with pytest.raises(ConnectionRefusedError):
+        await master.dial()
+    master.restart()
+    await master.dial()
+
+
 # Scripts
 
 WITHOUT_LUPA = """
@@ -499,6 +534,68 @@ async def test_a_thread_changes_it_without_the_loop_that_has_made_it(
     with ThreadPoolExecutor(1) as pool:
         pool.submit(master.set, "k", "w").result(10)
     assert master.keys == {"k": "w"}
+
+
+@pytest.mark.parametrize("how", ["look at the keys", "execute", "serve", "notice", "flush"])
+def test_a_master_is_used_by_one_thread_at_a_time(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the managers of two programs for threads, each with a loop, and a test beside them."""
+    master, connection = FakeMaster(latency=0), Connection()
+    pool = ThreadPoolExecutor(1)
+    others: list[Future[object]] = []
+
+    def used(*_: object) -> tuple[None, float]:
+        others.append(pool.submit(master.execute, [b"SET", b"other", b"v"]))
+        assert not wait(others, timeout=0.05).done
+        return None, float("inf")
+
+    async def ask() -> None:
+        (await connection.dial(master)).write(GET)
+        await asyncio.sleep(0.01)
+
+    class Read(bytes):
+        def decode(self, *_: str) -> str:
+            used()
+            return "v"
+
+    with pool:
+        if how == "look at the keys":
+            master.execute([b"SET", b"k", Read()])
+            assert master.keys == {"k": "v"}
+            master.delete("k")
+        elif how == "flush":
+            monkeypatch.setattr(master._pushes, "flushed", used)
+            master.flush()
+        else:
+            monkeypatch.setattr(master._data, "find", used)
+            if how == "execute":
+                master.execute([b"GET", b"k"])
+            elif how == "notice":
+                master._notice(b"k")
+            else:
+                asyncio.run(ask())
+                assert connection.replies == [None]
+            monkeypatch.undo()
+    assert [other.result() for other in others] == [b"OK"]
+    assert master.keys == {"other": "v"}
+
+
+async def test_a_client_in_another_loop_flushes_it_at_once(
+    master: FakeMaster, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not wait for the loop of the last client, which may be busy."""
+    monkeypatch.setattr(_fake_commands, "PATIENCE", 0.1)
+    master.set("k", "v")
+
+    async def flush() -> object:
+        return master.execute([b"FLUSHALL"])
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, flush()).result(10) == b"OK"
+    assert master.keys == {}
+    await asyncio.sleep(LATENCY)
+    assert connection.pushes == [[b"invalidate", None]]
 
 
 async def test_a_thread_that_resumes_it_as_a_client_begins_to_wait_lets_that_connect(
