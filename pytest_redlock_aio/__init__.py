@@ -29,6 +29,8 @@ LOOP_SCOPES: tuple[LoopScope, ...] = get_args(LoopScope)
 """The scopes of event loops in pytest-asyncio."""
 
 IN_ASYNCIO, IN_ANYIO = "_redlock_in_asyncio_", "_redlock_in_anyio"
+ASYNCIO_FIXTURES = "pytest_redlock_aio.asyncio"
+"""The plugin with the fixtures of pytest-asyncio."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     with contextlib.suppress(ImportError, TypeError):
         import pytest_asyncio
 
-        plugin = types.ModuleType("pytest_redlock_aio.asyncio")
+        plugin = types.ModuleType(ASYNCIO_FIXTURES)
         for scope in LOOP_SCOPES:
             fixture = pytest_asyncio.fixture(name=IN_ASYNCIO + scope, loop_scope=scope)
             setattr(plugin, IN_ASYNCIO + scope, fixture(_opening()))

@@ -279,7 +279,16 @@ class EmbeddedMaster:
         self.start()
 
     def cut(self) -> None:
-        """Close the connections of all its clients."""
+        """
+        Close the connections of all its clients.
+
+        Raises:
+            RuntimeError: It is paused, so it can't.
+        """
+        if self.state == "paused":
+            raise RuntimeError(f"{self!r} can't close connections: resume or kill it before")
+        if self.state == "stopped":
+            return  # it has none
         with contextlib.closing(self.client()) as client:
             client.client_kill_filter(_type="normal", skipme=True)
 

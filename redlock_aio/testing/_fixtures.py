@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from pytest_redlock_aio import has_pytest_asyncio
+from pytest_redlock_aio import ASYNCIO_FIXTURES, has_pytest_asyncio
 from redlock_aio.requirements import MARKER_KEY
 from redlock_aio.testing._embedded import EmbeddedMaster, embedded_masters
 from redlock_aio.testing._virtual import VirtualTime, VirtualTimeLoop
@@ -210,5 +210,18 @@ def runner_of(request: pytest.FixtureRequest, *, asyncio: str, anyio: str) -> st
             " others use sync_redlock",
             pytrace=False,
         )
-    chosen = marker.kwargs.get("loop_scope") or marker.kwargs.get("scope")
-    return asyncio + str(chosen or request.config.getini("asyncio_default_test_loop_scope"))
+    if not request.config.pluginmanager.has_plugin(ASYNCIO_FIXTURES):
+        raise pytest.fail.Exception(
+            "the fixture redlock needs pytest-asyncio 0.24 or newer", pytrace=False
+        )
+    return asyncio + _loop_scope(request, marker)
+
+
+def _loop_scope(request: pytest.FixtureRequest, marker: pytest.Mark) -> str:
+    """Return the scope of the event loop of a test that pytest-asyncio runs."""
+    if chosen := marker.kwargs.get("loop_scope") or marker.kwargs.get("scope"):
+        return str(chosen)
+    try:
+        return str(request.config.getini("asyncio_default_test_loop_scope"))
+    except ValueError:  # before pytest-asyncio 0.26 there is no such option
+        return "function"

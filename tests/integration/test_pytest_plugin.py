@@ -279,6 +279,54 @@ def test_only_what_needs_a_newer_pytest_asyncio_fails(run: Run, pytester: pytest
     done.stdout.fnmatch_lines("the fixture virtual_time needs pytest-asyncio 1.4 or newer")
 
 
+BEFORE_0_26 = """
+import sys
+import pytest
+
+def getini(self, name, now=pytest.Config.getini):
+    asks = sys._getframe(1).f_globals["__name__"]
+    if name == "asyncio_default_test_loop_scope" and asks.startswith("redlock_aio."):
+        raise ValueError(f"unknown configuration value: {name!r}")
+    return now(self, name)
+
+pytest.Config.getini = getini
+"""
+
+BEFORE_0_24 = """
+import pytest_asyncio
+
+def fixture(*callables, loop_scope=None, now=pytest_asyncio.fixture, **options):
+    if loop_scope is not None:
+        raise TypeError("an unexpected keyword argument 'loop_scope'")
+    return now(*callables, **options)
+
+pytest_asyncio.fixture = fixture
+"""
+
+ON_FAKES = """
+@pytest.mark.asyncio
+async def test_it(redlock, fake_masters):
+    async with redlock.lock("r"):
+        pass
+
+def test_without_a_loop_of_pytest_asyncio(sync_redlock, fake_masters):
+    with sync_redlock.lock("r"):
+        pass
+"""
+
+
+@pytest.mark.full
+def test_an_older_pytest_asyncio_runs_the_manager_or_is_told_that_it_can_not(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(BEFORE_0_26)
+    run(ON_FAKES, *STRICT).assert_outcomes(passed=2)
+    pytester.makeconftest(BEFORE_0_24)
+    done = run(ON_FAKES, *STRICT)
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines("the fixture redlock needs pytest-asyncio 0.24 or newer")
+
+
 @pytest.mark.integration
 @pytest.mark.full
 def test_options_and_the_number_of_masters_can_be_chosen(run: Run) -> None:

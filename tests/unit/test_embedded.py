@@ -1,5 +1,6 @@
 """The ports of embedded masters; the servers themselves are tried in `tests/integration`."""
 
+import contextlib
 import secrets
 import socket
 import subprocess
@@ -118,6 +119,22 @@ def test_a_server_that_does_not_start_says_why() -> None:
         pass
     with pytest.raises(RuntimeError, match=r"did not start at .*: it said nothing"):
         EmbeddedMaster("true").start()
+
+
+@pytest.mark.integration
+def test_connections_of_a_server_that_does_not_run_are_cut_without_a_wait() -> None:
+    """A paused one would not answer, and the test would wait for ever."""
+    with EmbeddedMaster() as master:
+        master.pause()
+        with pytest.raises(RuntimeError, match="paused> can't close connections: resume or kill"):
+            master.cut()
+        master.resume()
+        with contextlib.closing(master.client()) as client:
+            number = client.client_id()
+            master.cut()
+            assert client.client_id() > number + 1  # the one between has cut
+        master.kill()
+        master.cut()
 
 
 @pytest.mark.integration
