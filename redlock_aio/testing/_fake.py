@@ -235,7 +235,8 @@ class FakeMaster(Commands):
         self._restarts += 1
         self.run_id: str = f"{self._restarts:08x}" + self.run_id[8:]
         self.uptime = uptime
-        self.fed = 0
+        # Only a disk would remember that it was a replica.
+        self.replid, self.replica_before, self.fed = self.run_id, False, 0
         self._alive = True
 
     # Connections.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 
-from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_data import Data, Value
 from redlock_aio.testing._fake_lua import OK, Error, Status, lua
 
 Command = Callable[..., object]
@@ -92,7 +92,7 @@ class KeyCommands:
         found = [
             name
             for _, name in rest[:count]
-            if name.startswith(prefix) and self._do_type(name) == kind
+            if name.startswith(prefix) and _type(self._data.find(name)[0]) == kind
         ]
         return [b"%d" % (rest[count][0] if len(rest) > count else 0), found]
 
@@ -100,10 +100,7 @@ class KeyCommands:
         return self._data.pexpire(key, _integer(ttl))
 
     def _do_type(self, key: bytes) -> object:
-        value, _ = self._data.find(key)
-        if value is None:
-            return Status(b"none")
-        return Status(b"zset" if isinstance(value, dict) else b"string")
+        return _type(self._data.read(key)[0])
 
     def _do_publish(self, channel: bytes, message: bytes) -> object:
         return self._data.publish(channel, message)
@@ -196,6 +193,12 @@ def _prefix(pattern: bytes) -> bytes:
     if not re.fullmatch(rb"(?:\\.|[^*?\[\]^\\])*\*", pattern, re.DOTALL):
         raise _syntax_error()
     return re.sub(rb"\\(.)", rb"\1", pattern[:-1], flags=re.DOTALL)
+
+
+def _type(value: Value | None) -> Status:
+    if value is None:
+        return Status(b"none")
+    return Status(b"zset" if isinstance(value, dict) else b"string")
 
 
 def _place(key: bytes) -> int:

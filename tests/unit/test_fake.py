@@ -18,6 +18,7 @@ import pytest
 from redlock_aio._protocol import commands, scripts
 from redlock_aio._protocol.commands import CACHING, TRACKING
 from redlock_aio._protocol.request import pack
+from redlock_aio._rules.server_info import ServerInfo
 from redlock_aio.testing import FakeMaster, VirtualTimeLoop, _fake_commands
 from redlock_aio.testing._fake_lua import Error
 
@@ -333,6 +334,24 @@ async def test_a_scan_names_a_key_that_stays_whatever_ends_meanwhile(
                 master.delete(f"ends{number}")
     assert {key.encode() for key in stay} <= named
     assert steps >= 2
+
+
+async def test_a_restarted_master_has_forgotten_that_it_was_a_replica(master: FakeMaster) -> None:
+    """As a server without persistence, whose replication id is a new one."""
+
+    def info() -> ServerInfo:
+        reply = master.execute([b"INFO"])
+        assert isinstance(reply, bytes)
+        return ServerInfo.parse(reply)
+
+    master.replica_before, master.replid, master.fed = True, "7" * 40, 1_000
+    before = info()
+    assert (before.promoted, before.replid, before.fed) == (True, "7" * 8, 1_000)
+    master.restart(uptime=5)
+    after = info()
+    assert (after.promoted, after.fed, after.uptime) == (False, 0, 5)
+    assert after.run_id not in ("", before.run_id)
+    assert master.replid != "7" * 40
 
 
 async def test_a_dead_master_can_not_hang(master: FakeMaster) -> None:
