@@ -354,6 +354,111 @@ async def test_a_restarted_master_has_forgotten_that_it_was_a_replica(master: Fa
     assert master.replid != "7" * 40
 
 
+SET = pack(b"SET", b"k", b"v")
+
+
+async def test_requests_underway_are_lost_where_connections_are_cut(
+    master: FakeMaster, connection: Connection
+) -> None:
+    connection.transport.write(SET)
+    await asyncio.sleep(LATENCY / 4)
+    master.cut()
+    await asyncio.sleep(LATENCY)
+    assert master.keys == {}
+    await connection.dial(master)
+    master.hang()
+    connection.transport.write(SET)
+    await asyncio.sleep(LATENCY)  # it has arrived, and is not served
+    master.cut()
+    master.resume()
+    await asyncio.sleep(LATENCY)
+    assert master.keys == {}
+    await connection.dial(master)
+    connection.transport.close()
+    connection.transport.write(SET)
+    await asyncio.sleep(LATENCY)
+    assert master.keys == {}
+
+
+async def test_requests_underway_of_a_connection_that_is_closed_are_served(
+    master: FakeMaster, connection: Connection
+) -> None:
+    connection.transport.write(SET)
+    connection.transport.close()
+    await asyncio.sleep(LATENCY)
+    assert master.keys == {"k": "v"}
+
+
+@pytest.mark.parametrize("then", ["resume", "kill", "restart"])
+async def test_a_client_that_connects_to_a_hung_master_waits_until_it_is_over(
+    master: FakeMaster, then: str
+) -> None:
+    master.hang()
+    dialling = asyncio.create_task(master.dial())
+    await asyncio.sleep(60)
+    assert not dialling.done()
+    getattr(master, then)()
+    if then == "kill":
+        with pytest.raises(ConnectionRefusedError):
+            await dialling
+    else:
+        await dialling
+    assert now() == pytest.approx(60)
+
+
+async def test_a_master_that_is_killed_while_it_hangs_says_nothing_of_before(
+    master: FakeMaster, connection: Connection
+) -> None:
+    await connection.look()
+    master.hang()
+    master.set("k", "v")  # its push waits for `resume`
+    assert len(master._held) == 1
+    master.restart()
+    assert not master._held
+    assert master.keys == {}
+
+
+async def test_a_restarted_master_has_no_scripts(master: FakeMaster) -> None:
+    sha = master.execute([b"SCRIPT", b"LOAD", b"return 1"])
+    assert isinstance(sha, bytes)
+    assert master.execute([b"EVALSHA", sha, b"0"]) == 1
+    master.restart()
+    assert str(master.execute([b"EVALSHA", sha, b"0"])).startswith("NOSCRIPT")
+
+
+async def test_an_error_is_the_answer_to_commands_about_locks_and_to_no_others(
+    master: FakeMaster,
+) -> None:
+    sha = master.execute([b"SCRIPT", b"LOAD", b"return 1"])
+    assert isinstance(sha, bytes)
+    master.error = "OOM not today"
+    for words in ([b"SET", b"k", b"v"], [b"EVALSHA", sha, b"0"], [b"delifeq", b"k", b"v"]):
+        assert str(master.execute(words)) == "OOM not today"
+    assert master.execute([b"PING"]) == b"PONG"
+    assert isinstance(master.execute([b"INFO"]), bytes)
+    master.error = ""
+    assert master.execute([b"SET", b"k", b"v"]) == b"OK"
+
+
+async def test_the_keys_are_those_of_locks_and_of_other_clients(master: FakeMaster) -> None:
+    for key in (commands.MARKER, commands.DECLARED_SETS + b"x"):
+        master.execute([b"SET", key, b"v"])
+    master.set("k", "v")
+    assert master.keys == {"k": "v"}
+    assert master.marker == "v"
+
+
+async def test_it_says_how_long_it_runs_and_how_many_replicas_it_has(master: FakeMaster) -> None:
+    master.replicas = 1
+    master.uptime = 5
+    await asyncio.sleep(60)
+    assert master.uptime == pytest.approx(65)
+    reply = master.execute([b"INFO"])
+    assert isinstance(reply, bytes)
+    info = ServerInfo.parse(reply)
+    assert (info.uptime, info.replicated) == (65, True)
+
+
 async def test_a_dead_master_can_not_hang(master: FakeMaster) -> None:
     """As a process that has ended can't be stopped: its port refuses connections."""
     master.kill()
