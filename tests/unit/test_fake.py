@@ -312,15 +312,16 @@ async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:
 
 
 @pytest.mark.parametrize("ttl", [None, 100])
+@pytest.mark.parametrize("count", [1, 60])
 async def test_a_scan_names_a_key_that_stays_whatever_ends_meanwhile(
-    master: FakeMaster, ttl: int | None
+    master: FakeMaster, count: int, ttl: int | None
 ) -> None:
     for number in range(100):
         master.set(f"ends{number}", "v", ttl)
     stay = {f"stays{number}" for number in range(100)}
     for key in stay:
         master.set(key, "v")
-    scan = [b"MATCH", b"*", b"COUNT", b"60", b"TYPE", b"string"]
+    scan = [b"MATCH", b"*", b"COUNT", b"%d" % count, b"TYPE", b"string"]
     named, steps, cursor = set[bytes](), 0, b""
     while cursor != b"0":
         reply = master.execute([b"SCAN", cursor or b"0", *scan])

@@ -78,6 +78,35 @@ def test_a_handler_that_is_set_in_the_loop_stays(alarm: int) -> None:
         assert signal.getsignal(alarm) is signal.SIG_IGN
 
 
+def test_a_stall_moves_both_clocks_and_a_suspended_machine_only_one() -> None:
+    async def move() -> tuple[float, float, bool]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        due = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(1)
+        loop.suspend(100)
+        await asyncio.sleep(1)
+        assert not due.done()  # its timer does not count the time of the suspension
+        loop.stall(100)
+        assert not due.done()  # no task has run
+        await asyncio.sleep(0.001)
+        return loop.time(), loop.boottime(), due.done()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        moved, boottime, done = runner.run(move())
+    assert moved == pytest.approx(102.001)
+    assert boottime == pytest.approx(202.001)
+    assert done
+
+
+def test_a_loop_in_which_nothing_can_happen_any_more_is_a_deadlock() -> None:
+    """In a real loop the test would hang."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with pytest.raises(RuntimeError, match="deadlock: nothing is ready and no timer is set"):
+            runner.run(asyncio.Event().wait())
+        runner.run(asyncio.sleep(1))
+
+
 def test_a_loop_waits_for_its_threads_to_end() -> None:
     ended = threading.Event()
 
