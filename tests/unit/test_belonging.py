@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import threading
+import unittest
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
@@ -588,3 +589,30 @@ async def test_a_dependency_of_fastapi_holds_the_lock(
         with pytest.raises(KeyError):
             await client.get("/fails")
     assert await released(masters)
+
+
+class WithUnittest(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.masters = [FakeMaster() for _ in range(3)]
+        self.redlock = await self.enterAsyncContext(Redlock(self.masters))
+        self.addCleanup(self.check)
+        lease = await self.redlock.lock("r", on_lost="flag").acquire()
+        self.addAsyncCleanup(lease.release)
+
+    def check(self) -> None:
+        assert [master.keys for master in self.masters] == [{}] * 3
+
+    async def test_others_wait(self) -> None:
+        assert await self.redlock.is_locked("r")
+
+
+# Not found by pytest as a test of its own.
+WithUnittest.__test__ = False  # type: ignore[attr-defined]
+
+
+def test_unittest_opens_a_manager_and_releases_a_lock_in_its_clean_up() -> None:
+    """It awaits a release in its loop, and would leave the block of a lock outside of that."""
+    result = unittest.TestResult()
+    WithUnittest("test_others_wait").run(result)
+    assert result.errors + result.failures == []
+    assert result.testsRun == 1
