@@ -311,32 +311,6 @@ async def test_queues_are_not_among_the_keys(master: FakeMaster) -> None:
     assert master.keys == {"k": "t"}
 
 
-@pytest.mark.parametrize("ttl", [None, 100])
-@pytest.mark.parametrize("count", [1, 60])
-async def test_a_scan_names_a_key_that_stays_whatever_ends_meanwhile(
-    master: FakeMaster, count: int, ttl: int | None
-) -> None:
-    for number in range(100):
-        master.set(f"ends{number}", "v", ttl)
-    stay = {f"stays{number}" for number in range(100)}
-    for key in stay:
-        master.set(key, "v")
-    scan = [b"MATCH", b"*", b"COUNT", b"%d" % count, b"TYPE", b"string"]
-    named, steps, cursor = set[bytes](), 0, b""
-    while cursor != b"0":
-        reply = master.execute([b"SCAN", cursor or b"0", *scan])
-        assert isinstance(reply, list)
-        cursor, keys = reply
-        named.update(keys)
-        steps += 1
-        await asyncio.sleep(1)
-        if ttl is None:
-            for number in range(100):
-                master.delete(f"ends{number}")
-    assert {key.encode() for key in stay} <= named
-    assert steps >= 2
-
-
 async def test_a_restarted_master_has_forgotten_that_it_was_a_replica(master: FakeMaster) -> None:
     """As a server without persistence, whose replication id is a new one."""
 
