@@ -155,6 +155,7 @@ async def test_the_error_has_the_votes_of_masters_that_are_a_little_later(
 @pytest.mark.parametrize(
     ("latencies", "dead"), [([1, 1, 20], 1), ([1, 1, 1, 5, 20], 1), ([1, 5], 0)], ids=str
 )
+@pytest.mark.spread(1)
 async def test_a_master_that_is_farther_away_is_not_blamed(
     kind: Kind, latencies: list[int], dead: int
 ) -> None:
@@ -177,6 +178,7 @@ async def test_a_master_that_is_farther_away_is_not_blamed(
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("kind", [*KINDS, {"shared": True}, {"permits": 1}], ids=str)
+@pytest.mark.spread(1)
 async def test_nothing_stays_if_it_ends_while_such_a_master_is_heard(
     kind: Kind, *, closed: bool
 ) -> None:

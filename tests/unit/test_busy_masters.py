@@ -314,7 +314,9 @@ async def test_a_majority_that_is_not_slow_gets_a_repetition(
 # Tasks that wait for a lock
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(BUSY, 3), (0.9, 15)])
+@pytest.mark.parametrize(
+    ("share", "seconds"), [(BUSY, 3), pytest.param(0.9, 15, marks=pytest.mark.full)]
+)
 async def test_acquisitions_go_on_after_a_moment_in_which_all_masters_stand_still(
     masters: list[BusyMaster], share: float, seconds: float
 ) -> None:
@@ -371,7 +373,7 @@ async def test_tasks_that_wait_ask_once_a_second_while_no_majority_can_answer(
         await release(leases)
 
 
-@pytest.mark.parametrize("fencing", [False, True])
+@pytest.mark.parametrize("fencing", [False, pytest.param(True, marks=pytest.mark.full)])
 async def test_tasks_ask_in_turn_while_most_masters_refuse_to_write(
     redlock: Redlock, masters: Masters, *, fencing: bool
 ) -> None:
@@ -394,6 +396,7 @@ async def test_tasks_ask_in_turn_while_most_masters_refuse_to_write(
     await release(leases)
 
 
+@pytest.mark.full
 async def test_a_wait_for_a_turn_ends_in_time(redlock: Redlock, masters: Masters) -> None:
     await redlock.check()
     fail(masters[:3])
@@ -450,7 +453,7 @@ async def test_a_master_that_restarts_again_and_again_lets_nobody_ask(masters: M
         await asyncio.wait(waiting)
 
 
-@pytest.mark.parametrize("kind", [plain, fair, permit])
+@pytest.mark.parametrize("kind", [plain, fair, pytest.param(permit, marks=pytest.mark.full)])
 async def test_new_acquisitions_ask_nobody_while_others_wait_for_a_majority(
     redlock: Redlock, masters: Masters, kind: Callable[[Redlock, str], Lock]
 ) -> None:
@@ -634,7 +637,9 @@ async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
     await asyncio.gather(*at_once, return_exceptions=True)
 
 
-@pytest.mark.parametrize("names", [1 << 64, 20], ids=["a name each", "20 names"])
+@pytest.mark.parametrize(
+    "names", [1 << 64, pytest.param(20, marks=pytest.mark.full)], ids=["a name each", "20 names"]
+)
 async def test_masters_that_get_more_than_they_can_do_serve_what_they_can(
     masters: list[BusyMaster], names: int
 ) -> None:
@@ -907,7 +912,7 @@ async def test_a_wait_for_a_majority_ends_at_keys_that_are_no_locks(away: Any) -
 
 
 @pytest.mark.parametrize("end", ["close", "cancel"])
-@pytest.mark.parametrize("away", [kill, fail])
+@pytest.mark.parametrize("away", [kill, pytest.param(fail, marks=pytest.mark.full)])
 async def test_a_wait_for_a_majority_ends_at_once(masters: Masters, away: Any, end: str) -> None:
     redlock = await Redlock(masters, restart_guard="off").__aenter__()
     await redlock.check()
@@ -958,6 +963,7 @@ def waiting_in_queues(redlock: Redlock, script: Script, tasks: int) -> list[asyn
 @pytest.mark.parametrize(
     "script", [ENQUEUE, ENQUEUE_PERMIT, ENQUEUE_SHARED], ids=["fair", "semaphore", "readers"]
 )
+@pytest.mark.spread(1)
 async def test_masters_that_stand_still_are_asked_once_more_when_they_answer(
     masters: Masters, script: Script, patience: int, pause: float, most: int
 ) -> None:
@@ -992,7 +998,11 @@ async def test_tasks_that_leave_the_queues_of_masters_that_stand_still_do_not_as
         assert ran(masters[0], ENQUEUE) <= 2 * 20 + 1
 
 
-@pytest.mark.parametrize("away", [kill, hang, restart], ids=["down", "hung", "in quarantine"])
+@pytest.mark.parametrize(
+    "away",
+    [pytest.param(kill, marks=pytest.mark.full), hang, restart],
+    ids=["down", "hung", "in quarantine"],
+)
 async def test_tasks_in_queues_do_not_ask_masters_without_a_vote(
     masters: Masters, away: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

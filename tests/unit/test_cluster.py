@@ -121,6 +121,7 @@ async def test_a_wait_for_a_server_that_would_name_the_others_goes_on() -> None:
 
 @pytest.mark.parametrize("name", ["r", "a{b}c", "{0001}", "{}", "redlock_aio:x"])
 @pytest.mark.parametrize("kind", kit.KINDS, ids=kit.NAMES_OF_KINDS)
+@pytest.mark.spread(1)
 async def test_all_keys_of_a_master_have_its_tag(
     site: FakeSite, name: str, kind: dict[str, Any]
 ) -> None:
@@ -605,7 +606,7 @@ async def test_the_address_of_a_node_may_lead_to_another_cluster_for_a_while(
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("hosts", ["uvw", "uvwxyzklm"])
-@pytest.mark.parametrize("starts", ["before", "after"])
+@pytest.mark.parametrize("starts", ["before", pytest.param("after", marks=pytest.mark.full)])
 async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_it_all_votes(
     site: FakeSite, hosts: str, starts: str
 ) -> None:
@@ -646,7 +647,15 @@ async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_i
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("first", ["a", "z"])
-@pytest.mark.parametrize("away", ["a", "abcrst", "z", "uvwxyz"])
+@pytest.mark.parametrize(
+    "away",
+    [
+        "a",
+        pytest.param("abcrst", marks=pytest.mark.full),
+        pytest.param("z", marks=pytest.mark.full),
+        "uvwxyz",
+    ],
+)
 async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
     site: FakeSite, first: str, away: str
 ) -> None:
@@ -668,7 +677,7 @@ async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("hosts", ["z", "uvwxyz"])
 @pytest.mark.parametrize("seeds", ["a", "ab"])
-@pytest.mark.parametrize("outage", [3, FORGOTTEN_AFTER + 30])
+@pytest.mark.parametrize("outage", [3, pytest.param(FORGOTTEN_AFTER + 30, marks=pytest.mark.full)])
 async def test_another_cluster_gets_no_vote_while_a_program_can_not_reach_its_own(
     site: FakeSite, hosts: str, seeds: str, outage: float
 ) -> None:

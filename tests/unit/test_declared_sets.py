@@ -186,7 +186,7 @@ async def contest() -> AsyncIterator[Contest]:
         ("abc", "abd", "GGQ"),
         ("abc", "abcde", "GGGGQ"),  # each majority without e has two of a, b, c
         ("abc", "a", "Q"),
-        ("abc", "cde", "QQQ"),
+        pytest.param("abc", "cde", "QQQ", marks=pytest.mark.full),
     ],
 )
 async def test_of_two_sets_the_second_one_needs_masters_of_the_first(
@@ -219,6 +219,7 @@ async def test_three_sets_in_a_cycle_never_give_a_lock_to_two(contest: Contest) 
     assert any(contest.turns.values())
 
 
+@pytest.mark.full
 async def test_one_program_with_other_names_that_is_cut_off_costs_the_others_one_vote(
     m: dict[str, FakeMaster], contest: Contest, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,7 +251,9 @@ async def test_one_program_with_other_names_that_is_cut_off_costs_the_others_one
     assert {text.partition(":")[0] for text in caplog.messages if reason in text} == {"c"}
 
 
-@pytest.mark.parametrize("uptime", [0.0, 99_999.0], ids=["new", "running"])
+@pytest.mark.parametrize(
+    "uptime", [0.0, pytest.param(99_999.0, marks=pytest.mark.full)], ids=["new", "running"]
+)
 async def test_a_name_that_leads_some_programs_to_another_server_has_one_vote(
     m: dict[str, FakeMaster], contest: Contest, uptime: float
 ) -> None:

@@ -641,6 +641,7 @@ async def test_nothing_stays_wherever_a_call_is_cancelled(
 
 
 @pytest.mark.promise("S1")
+@pytest.mark.full
 async def test_as_many_calls_run_at_once_as_there_are_permits(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:

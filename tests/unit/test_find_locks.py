@@ -57,6 +57,7 @@ async def test_only_names_with_the_key_prefix(masters: list[FakeMaster]) -> None
         assert names(await redlock.find_locks("o")) == []
 
 
+@pytest.mark.full
 async def test_semaphores_are_found_with_the_number_of_their_permits(redlock: Redlock) -> None:
     lock, other = redlock.lock("api:1"), redlock.semaphore("other", permits=1)
     semaphore, braces = (redlock.semaphore(name, permits=5) for name in ("api", "api:{b}#1"))

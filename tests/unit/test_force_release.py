@@ -297,6 +297,7 @@ async def test_a_master_that_comes_back_releases_only_the_value_that_was_seen(
 @pytest.mark.parametrize("hung", [3, 5])
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("kind", [{}, {"fair": True}, {"fencing": True}, {"shared": True}])
+@pytest.mark.spread(1)
 async def test_a_hung_majority_is_an_error_and_releases_the_lock_later(
     redlock: Redlock,
     other: Redlock,

@@ -120,6 +120,7 @@ async def test_a_grant_that_was_given_back_is_no_vote(
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("how", ["late", "after the timeout", "after a restart"])
 @pytest.mark.parametrize("kind", [*KINDS, "adopted", "adopted, fair"])
+@pytest.mark.spread(1)
 async def test_one_master_that_got_the_key_later_is_enough_to_notice_a_forced_release(
     other: Redlock, masters: list[FakeMaster], kind: str, how: str
 ) -> None:
@@ -179,6 +180,7 @@ async def test_a_forced_release_is_noticed_before_the_first_check_of_the_key(
 
 @ALIKE
 @pytest.mark.parametrize("at", [0.3, 0.7])
+@pytest.mark.spread(1)
 async def test_a_later_holder_keeps_the_lock(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], kind: str, at: float
 ) -> None:
@@ -201,7 +203,7 @@ async def test_a_later_holder_keeps_the_lock(
 
 
 @pytest.mark.promise("S6")
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @ALIKE
 @pytest.mark.parametrize("fault", [kill, hang, restart])
 @pytest.mark.parametrize(("after", "more"), [(0.2, 0), (1.0, 0), (0.2, 2)])
@@ -230,7 +232,7 @@ async def test_no_lease_that_was_won_after_a_wait_ends_with_a_minority(
         await (await each).release()
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @ALIKE
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("fault", [kill, hang, restart])
@@ -263,6 +265,7 @@ async def test_no_lease_of_a_bare_majority_ends_with_one_master_more(
 @ALIKE
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("ttl", [10_000, 30_000])
+@pytest.mark.spread(1)
 async def test_a_restored_key_lasts_as_long_as_an_extension_that_was_counted(
     other: Redlock, masters: list[FakeMaster], kind: str, ttl: int
 ) -> None:
@@ -374,6 +377,7 @@ async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
 @ALIKE
 @pytest.mark.parametrize("wait", [0, 30, 100])
 @pytest.mark.parametrize("how", ["slow", "hung"])
+@pytest.mark.spread(2)
 async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
     masters: Masters, kind: str, wait: int, how: str
 ) -> None:
@@ -395,6 +399,7 @@ async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
 @ALIKE
 @pytest.mark.parametrize("latency", [0.005, 0.02, 0.045])
 @pytest.mark.parametrize("wait", [1, 5, 30, 100])
+@pytest.mark.spread(2)
 async def test_nobody_waits_for_what_its_own_first_request_was_granted(
     kind: str, latency: float, wait: int
 ) -> None:

@@ -92,6 +92,7 @@ def on_windows(program: str, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.full
 def test_all_modules_but_those_of_redlock_run_are_imported_on_windows(
     pytestconfig: pytest.Config,
 ) -> None:

@@ -159,6 +159,7 @@ async def test_a_reason_that_comes_back_after_a_while_is_logged_again(
     assert 3 <= float(lines[-1].partition("again, after ")[2].removesuffix(" s")) < 6
 
 
+@pytest.mark.full
 async def test_an_outage_goes_on_while_masters_answer_and_refuse_to_write(
     redlock: Redlock, masters: list[FakeMaster], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -198,6 +198,7 @@ async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
 
 @pytest.mark.parametrize("back", ["before", "after"])
 @pytest.mark.parametrize("reply", ["read", "lost"])
+@pytest.mark.spread(1)
 async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
     young: list[FakeMaster], back: str, reply: str
 ) -> None:
@@ -228,7 +229,10 @@ async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
 
 
 @pytest.mark.spread(1)
-@pytest.mark.parametrize("slowest", [0.13, 0.16, 0.2, 0.23, 0.26, 0.3])
+@pytest.mark.parametrize(
+    "slowest",
+    [0.13, 0.2, 0.26, *(pytest.param(late, marks=pytest.mark.full) for late in (0.16, 0.23, 0.3))],
+)
 @pytest.mark.parametrize("latency", [0.02, 0.05, 0.08])
 async def test_a_read_that_is_underway_when_a_set_is_found_old_gives_no_vote(
     young: list[FakeMaster], latency: float, slowest: float
@@ -413,7 +417,15 @@ async def test_masters_that_refuse_their_markers_after_a_restart_stay_in_quarant
 @pytest.mark.promise("S1")
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("refused", [0.05, 0.3, 1.4, 3.7])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(0.05, marks=pytest.mark.full),
+        0.3,
+        1.4,
+        pytest.param(3.7, marks=pytest.mark.full),
+    ],
+)
 async def test_a_program_whose_markers_were_refused_founds_no_new_set(
     masters: list[FakeMaster], number: int, refused: float
 ) -> None:
@@ -790,6 +802,7 @@ async def test_a_master_whose_connection_ends_right_behind_a_reply_comes_back(
 
 
 @pytest.mark.promise("S2")
+@pytest.mark.full
 async def test_flushes_of_another_database_end_no_connection_and_no_lease(
     redlock: Redlock, masters: list[FakeMaster]
 ) -> None:
@@ -1049,6 +1062,7 @@ def untracked(masters: list[FakeMaster]) -> list[FakeMaster]:
 
 @KIND
 @pytest.mark.parametrize("hide", [False, True], ids=["no marker", "a new marker"])
+@pytest.mark.spread(1)
 async def test_without_tracking_no_grant_counts_after_a_flush(
     untracked: list[FakeMaster], kind: Kind, *, hide: bool
 ) -> None:

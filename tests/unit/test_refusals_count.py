@@ -30,6 +30,7 @@ FENCING = pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize("extended", [False, True])
 @FENCING
 @KEYS
+@pytest.mark.spread(1)
 async def test_a_lease_is_lost_when_another_has_a_majority(
     masters: list[FakeMaster], names: tuple[str, ...], fencing: bool, extended: bool
 ) -> None:
@@ -100,6 +101,7 @@ async def test_a_minority_that_refuses_ends_nothing(
 @FENCING
 @KEYS
 @pytest.mark.parametrize("latency", [0.0002, 0.01])
+@pytest.mark.spread(1)
 async def test_a_master_without_a_vote_gets_the_key_again_and_does_not_count(
     masters: list[FakeMaster], latency: float, names: tuple[str, ...], fencing: bool
 ) -> None:

@@ -80,7 +80,7 @@ def ends(diary: Diary) -> list[float]:
 
 
 @pytest.mark.spread(1)
-@pytest.mark.parametrize("ttl", [10_000, 30_000])
+@pytest.mark.parametrize("ttl", [10_000, pytest.param(30_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("options", [{}, {"master_timeout": 1000}], ids=["again", "late"])
 async def test_no_lease_is_lost_after_a_majority_is_back(
     masters: Masters, diary: Diary, ttl: int, options: dict[str, Any]
@@ -170,6 +170,7 @@ async def test_an_extension_that_was_underway_when_a_master_came_back_is_repeate
         assert lease.remaining > TTL - 500
 
 
+@pytest.mark.full
 async def test_many_leases_are_extended_in_batches_the_most_urgent_first(
     redlock: Redlock, masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,7 +227,7 @@ async def test_a_forced_release_ends_all_readers_of_all_programs(
     await kit.acquired_at(other, **WRITES)
 
 
-@pytest.mark.parametrize("latency", [0.001, 0.02])
+@pytest.mark.parametrize("latency", [0.001, pytest.param(0.02, marks=pytest.mark.full)])
 async def test_many_readers_of_a_process_hear_of_a_forced_release_before_others_get_in(
     redlock: Redlock, other: Redlock, masters: Masters, latency: float
 ) -> None:

@@ -134,6 +134,7 @@ async def until_moved(master: FakeMaster, number: int) -> None:
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("end", ["cancelled", "wins"])
 @pytest.mark.parametrize("holder", ["a dead program", "this program"])
+@pytest.mark.spread(1)
 async def test_a_waiter_that_has_ended_declines_where_its_heartbeat_has_moved_it(
     redlock: Redlock, other: Redlock, masters: Masters, end: str, holder: str
 ) -> None:
@@ -343,6 +344,7 @@ async def test_a_client_that_reaches_a_minority_leaves_the_queues(
         await asyncio.wait([waiter])
 
 
+@pytest.mark.full
 async def test_no_wait_is_longer_than_asked_for(redlock: Redlock, other: Redlock) -> None:
     async with asyncio.TaskGroup() as group:
         turns: list[float] = []
@@ -444,7 +446,12 @@ async def test_at_most_so_many_hold(redlock: Redlock, other: Redlock, wait: int)
 @pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize(
     ("clients", "permits"),
-    [(10, 5), (5, 5), (12, 3), pytest.param(30, 10, marks=pytest.mark.full)],
+    [
+        (10, 5),
+        (5, 5),
+        pytest.param(12, 3, marks=pytest.mark.full),
+        pytest.param(30, 10, marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.seeds(1, full=5)
 async def test_clients_that_come_at_once_get_all_free_permits_soon(
@@ -711,7 +718,10 @@ async def use_one(redlock: Redlock, permits: int = 2) -> None:
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
-@pytest.mark.parametrize("situation", ["free", "one died", "all died", "moved", "crowd"])
+@pytest.mark.parametrize(
+    "situation",
+    ["free", "one died", "all died", "moved", pytest.param("crowd", marks=pytest.mark.full)],
+)
 @pytest.mark.spread(2)
 async def test_a_cancellation_anywhere_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: Masters, situation: str, hung: int, when: When
@@ -803,7 +813,7 @@ async def test_a_master_that_comes_back_empty_grants_no_permit_twice(masters: Ma
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.parametrize("apart", [0.1, 10])
+@pytest.mark.parametrize("apart", [pytest.param(0.1, marks=pytest.mark.full), 10])
 async def test_the_clocks_of_the_masters_differ(apart: float) -> None:
     masters = [FakeMaster(f"m{number}") for number in range(5)]
     for number, master in enumerate(masters):
@@ -905,7 +915,7 @@ async def test_max_hold_ends_a_permit(redlock: Redlock) -> None:
     assert now() - began <= 1.0
 
 
-@pytest.mark.parametrize("clients", [3, 12])
+@pytest.mark.parametrize("clients", [3, pytest.param(12, marks=pytest.mark.full)])
 async def test_hold_at_least_limits_the_rate(
     redlock: Redlock, other: Redlock, clients: int
 ) -> None:
@@ -1003,6 +1013,7 @@ async def test_a_manager_is_closed_while_tasks_wait(
         await lease.release()
 
 
+@pytest.mark.full
 async def test_nothing_is_left_when_all_has_ended(
     redlock: Redlock, other: Redlock, masters: Masters
 ) -> None:

@@ -96,6 +96,7 @@ def confirmed_until(redlock: Redlock) -> float:
 
 
 @pytest.mark.parametrize(("number", "fault"), [(0, ""), (0, "hang"), (2, "hang"), (1, "kill")])
+@pytest.mark.spread(1)
 async def test_a_confirmed_master_votes_at_once_also_without_one_sentinel(
     site: Site, number: int, fault: str
 ) -> None:
@@ -383,7 +384,7 @@ async def test_a_master_that_some_programs_name_by_its_address_has_no_vote(site:
                 assert "its keys were flushed" in vote.detail
 
 
-@pytest.mark.parametrize("each", [1, 3])
+@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("named", ["by address", "in another epoch"])
 async def test_programs_that_name_a_master_in_two_ways_do_not_keep_it_busy(
     site: Site, named: str, each: int

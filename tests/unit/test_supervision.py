@@ -188,7 +188,7 @@ async def test_the_end_begins_a_grace_before_the_validity_is_over(
     assert shown["cause"] == "not_extended"
 
 
-@pytest.mark.seeds(5, full=25)
+@pytest.mark.seeds(2, full=25)
 async def test_no_next_holder_begins_before_the_command_is_gone(
     masters: Masters, run: Callable[[float], Run], seed: int
 ) -> None:

@@ -61,6 +61,7 @@ def test_all_keys_of_a_name_are_in_the_slot_of_the_tag(prefix: str, name: str) -
     assert tags.shown(key) == prefix + name
 
 
+@pytest.mark.full
 def test_it_is_no_text_and_no_pattern_and_new_in_each_process() -> None:
     with pytest.raises(UnicodeDecodeError):
         PLACEHOLDER.decode()

@@ -619,7 +619,7 @@ async def test_a_task_without_a_turn_hears_of_the_release_whatever_names_are_use
 # Turns between processes
 
 
-@pytest.mark.parametrize("latency", [0.005, 0.04])
+@pytest.mark.parametrize("latency", [pytest.param(0.005, marks=pytest.mark.full), 0.04])
 async def test_a_process_that_passes_the_lock_on_lets_others_go_first(latency: float) -> None:
     """It does so also after it was alone for long."""
     masters = [FakeMaster(latency=latency) for _ in range(3)]

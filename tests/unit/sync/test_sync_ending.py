@@ -358,6 +358,7 @@ with redlock:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is another one")
+@pytest.mark.full
 def test_a_child_that_was_forked_without_python_is_told_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED_IN_C],
@@ -405,6 +406,7 @@ else:
 
 @pytest.mark.parametrize("during", ["close()", "the exit"])
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit"])
+@pytest.mark.spread(1)
 def test_one_signal_does_not_end_the_exit(raised: str, during: str) -> None:
     """Such as by a launcher that passes on the Ctrl-C which the terminal has sent to both."""
     done = subprocess.run(
@@ -460,7 +462,10 @@ while sys.argv[1] == "waits" and not redlock.statistics().waiters:
 """
 
 
-@pytest.mark.parametrize(("target", "shown"), [("waits", ""), ("fails", "a defect of the program")])
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [("fails", "a defect of the program"), pytest.param("waits", "", marks=pytest.mark.full)],
+)
 def test_a_daemon_thread_that_waits_at_exit_prints_no_traceback(target: str, shown: str) -> None:
     """Nobody can do anything about it; other errors of threads are shown as ever."""
     command = [sys.executable, "-c", EXITS, target]
@@ -491,6 +496,7 @@ assert starting.wait(10)
 """
 
 
+@pytest.mark.full
 def test_a_daemon_thread_that_starts_a_portal_at_exit_prints_no_traceback() -> None:
     """An error there would also leave the other managers open, with their leases."""
     command = [sys.executable, "-c", STARTS]
