@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 import os
 import signal
 import sys
@@ -44,6 +45,9 @@ With TLS and a password a connection takes six round trips, of 0.3 s to the othe
 
 MINORITY = 1_000
 """For how many ms it waits for the others after that, if their timeout is not longer."""
+
+CONNECTING = "connecting"
+"""Why a master is away, in `Redlock.statistics`, during the first attempt to connect to it."""
 
 PATIENCE = 1_000
 """
@@ -261,14 +265,20 @@ class Frame:
         async with contextlib.aclosing(manager or self.redlock()) as redlock:
             # It is not entered: that waits until no attempt of a majority is underway, and one to
             # a master that hangs takes ten timeouts. `check` opens it, and has a limit.
+            now, timeout = asyncio.get_running_loop().time, redlock.master_timeout
+            wait, enough = max(MAJORITY, timeout), False
+            ends = now() + wait / 1000
             with contextlib.suppress(QuorumUnavailableError):
-                await redlock.check(wait=max(MAJORITY, redlock.master_timeout))
-                now = asyncio.get_running_loop().time
-                ends = now() + max(MINORITY, redlock.master_timeout) / 1000
-                while now() < ends and not all(  # noqa: ASYNC110 - no event tells it
-                    master.up for master in redlock.statistics().masters
-                ):
-                    await asyncio.sleep(0.01)
+                await redlock.check(wait=wait)
+                ends, enough = math.inf, True
+            ends = min(ends, now() + max(MINORITY, timeout) / 1000)
+            # A majority that refuses connections does so within a round trip. The others need
+            # several, and are to be seen: then only first attempts are awaited.
+            while now() < ends and any(  # noqa: ASYNC110 - no event tells it
+                not master.up and (enough or master.reason == CONNECTING)
+                for master in redlock.statistics().masters
+            ):
+                await asyncio.sleep(0.01)
             yield redlock
 
     def patient(self) -> Redlock:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from redlock_aio import Redlock
 from redlock_aio.cli import look, release
 from redlock_aio.cli.exits import Exit
 from redlock_aio.cli.frame import MAJORITY, MINORITY, Common, Frame
@@ -14,7 +15,7 @@ from redlock_aio.cli.redaction import Redaction
 from redlock_aio.errors import QuorumUnavailableError
 from redlock_aio.testing import FakeMaster
 
-from .kit import LATENCY, hang, now, occupy
+from .kit import LATENCY, hang, kill, now, occupy, restart, slow
 
 KEY = "r"
 
@@ -73,6 +74,31 @@ async def test_a_minority_that_answers_is_shown(
     assert await look.inspect(frame, KEY) == Exit.UNAVAILABLE
     shown = re.findall(r"m\d: (.*?)(?:,| by)", capsys.readouterr().out)
     assert shown == [*["unreachable"] * 3, *["held"] * 2]
+
+
+@pytest.mark.parametrize("hung", [0, 1])
+@pytest.mark.parametrize("fault", [kill, restart])
+async def test_a_minority_that_is_farther_away_than_a_majority_without_votes_is_shown(
+    masters: list[FakeMaster],
+    frame: Frame,
+    capsys: pytest.CaptureFixture[str],
+    fault: Callable[[list[FakeMaster]], None],
+    hung: int,
+) -> None:
+    async with Redlock(masters):
+        pass  # now a restart is noticed
+    occupy(masters, KEY)
+    fault(masters[:3])
+    slow(masters[3:], 0.05)
+    hang(masters[3 : 3 + hung])
+    began = now()
+    frame = Frame(Common(), frame.out, "auto")
+    assert await look.inspect(frame, KEY) == Exit.UNAVAILABLE
+    waited = hung * MINORITY / 1000
+    assert waited <= now() - began <= waited + 0.8, "a restart is examined for 0.6 s"
+    shown = capsys.readouterr().out.splitlines()[4:]
+    assert all(line.endswith("unreachable, connecting") for line in shown[:hung])
+    assert all(re.search("held by|keeps it", line) for line in shown[hung:])
 
 
 @pytest.mark.parametrize("name", ["inspect", "list"])
