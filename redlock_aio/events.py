@@ -226,8 +226,9 @@ class Released:
 
         mode: As in `Acquired`.
 
-        votes: The votes on its release, if that was awaited and no majority has confirmed it:
-            the other masters may keep the lock for its ttl. Empty otherwise.
+        votes: The votes on its release, if it is known by then that no majority confirms it:
+            other masters may keep the lock for its ttl, or a longer *hold_at_least*. Empty
+            otherwise.
     """
 
     resources: tuple[str, ...]

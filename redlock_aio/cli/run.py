@@ -210,7 +210,7 @@ async def run(  # noqa: PLR0913, PLR0917 - its options
             environment[TOKEN] = str(lease.fencing_token)
         if lease.permit is not None:
             environment[PERMIT] = str(lease.permit)
-        limits = Limits(grace, timeout, leader_only)
+        limits = Limits(grace, timeout, leader_only, hold_at_least)
         return await Supervision(frame, lease, observed, limits).run(words, environment)
 
 

@@ -66,8 +66,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.lost: Lost | None = None
-        self.unconfirmed: tuple[Vote, ...] = ()
-        """The votes on the release, if no majority has confirmed it."""
+        self.released: Released | None = None
         self.away: tuple[Vote, ...] = ()
         """The votes while no majority of the masters has one."""
 
@@ -80,7 +79,7 @@ class Observed:
             case Lost():
                 self.lost = event
             case Released():
-                self.unconfirmed = event.votes
+                self.released = event
             case MajorityLost():
                 self.away = event.votes
             case MajorityBack():
@@ -101,11 +100,14 @@ class Limits:
         timeout: After how many ms it is ended though the lock is held; ``None`` is never.
 
         leader_only: Whether its end counts, and not that of the other processes of its group.
+
+        hold_at_least: For how many ms from its acquisition the masters keep the lock.
     """
 
     grace: int
     timeout: int | None = None
     leader_only: bool = False
+    hold_at_least: int = 0
 
 
 class Ending(enum.Enum):
@@ -408,13 +410,16 @@ class Supervision:
             await self._lease.release()
         except LockNotHeldError:
             return self._observed.lost  # the listener has got it by now
-        votes = self._observed.unconfirmed
+        released = self._observed.released
+        votes = () if released is None else released.votes
         confirmed = sum(vote.answer in RELEASED for vote in votes)
-        if votes and 2 * confirmed <= len(votes):
-            ttl = durations.shown(self._lease.ttl)
+        if released is not None and votes and 2 * confirmed <= len(votes):
+            # A master that hangs may begin to keep it for the rest of that time only later.
+            rest = math.ceil(self._limits.hold_at_least - released.held_ms)
+            # No number of masters: if a majority is away, others confirm it only after this.
             self._out.note(
-                f"{confirmed} of {len(votes)} masters confirmed the release of the lock;"
-                f" it may stay for up to {ttl}",
+                "no majority of the masters has confirmed the release of the lock;"
+                f" it may stay for up to {durations.shown(max(self._lease.ttl, rest))}",
                 masters=facts_of_votes(votes),
             )
         return None

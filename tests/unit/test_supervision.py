@@ -19,7 +19,7 @@ from redlock_aio.cli.redaction import Redaction
 from redlock_aio.cli.run import fitting
 from redlock_aio.cli.supervision import Limits, Observed, Supervision
 
-from .kit import Masters, hang, loop, now, resume
+from .kit import Masters, hang, kill, loop, now, resume
 
 pytestmark = pytest.mark.promise("S1")
 
@@ -143,7 +143,8 @@ async def supervised(
 ) -> int:
     """Return the exit code of a run during which *script* happens."""
     async with Redlock(masters, restart_guard="off", listener=run.observed.on_event) as redlock:
-        lease = await redlock.lock("r", ttl=ttl, on_lost="flag").acquire()
+        keep = limits.hold_at_least
+        lease = await redlock.lock("r", ttl=ttl, on_lost="flag", hold_at_least=keep).acquire()
 
         async def scripted() -> None:
             try:
@@ -238,28 +239,62 @@ async def test_an_extension_calls_the_sigkill_off(
     assert facts(capsys)["command_exit_code"] == 143
 
 
-@pytest.mark.parametrize("hung", [2, 3, 5])
+@pytest.mark.parametrize("away", [2, 3, 5])
+@pytest.mark.parametrize("fault", [hang, kill])
 async def test_a_release_that_no_majority_confirms_is_told(
-    masters: Masters, run: Callable[[float], Run], hung: int, capsys: pytest.CaptureFixture[str]
+    masters: Masters,
+    run: Callable[[float], Run],
+    fault: Callable[[Masters], None],
+    away: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     trial = run(0.0)
 
     async def script() -> None:
         await asyncio.sleep(1)
-        hang(masters[:hung])
+        fault(masters[:away])
+        await asyncio.sleep(0.1)
         trial.command.exit(3)
 
     assert await supervised(masters, trial, script, Limits(GRACE)) == 3
     shown = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [message for message in shown if "confirmed the release" in message["message"]]
-    assert [message["message"] for message in told] == [
-        f"{5 - hung} of 5 masters confirmed the release of the lock; it may stay for up to 30 s"
-    ] * (hung > 2)
+    text = "no majority of the masters has confirmed the release of the lock"
+    assert [message["message"] for message in told] == [f"{text}; it may stay for up to 30 s"] * (
+        away > 2
+    )
     for message in told:
+        # Those that refuse are known to be away before others can have answered.
         assert [vote["answer"] for vote in message["masters"]] == [
-            *["timed_out"] * hung,
-            *["granted"] * (5 - hung),
+            *["timed_out" if fault is hang else "unreachable"] * away,
+            *["granted" if fault is hang else "timed_out"] * (5 - away),
         ]
+
+
+@pytest.mark.parametrize(
+    ("hold_at_least", "told"), [(1_000, "30 s"), (600_000, "9 min 50 s")], ids=["short", "long"]
+)
+async def test_a_lock_that_may_stay_is_told_with_the_time_for_which_it_is_held_at_least(
+    masters: Masters,
+    run: Callable[[float], Run],
+    hold_at_least: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trial = run(0.0)
+
+    async def script() -> None:
+        await asyncio.sleep(9.5)
+        hang(masters[:3])
+        trial.command.exit(0)
+        await asyncio.sleep(60)
+        resume(masters[:3])  # they execute what they were sent
+        await asyncio.sleep(0.1)
+        keeps: list[Any] = [master.execute([b"PTTL", b"r"]) for master in masters]
+        assert (max(keeps) > 500_000) == (hold_at_least > TTL)
+
+    assert await supervised(masters, trial, script, Limits(GRACE, None, False, hold_at_least)) == 0
+    assert facts(capsys)["message"].endswith(f"it may stay for up to {told}")
 
 
 async def test_until_sigterm_an_extension_changes_nothing(
