@@ -800,8 +800,9 @@ class Redlock(OnlyForAsyncio):
         master timeout to answer. The call returns with the first majority, so a minority that
         hangs does not delay it. It is meant for readiness probes: any number of programs may
         call it every second. Like all methods it connects on first use. Afterwards methods that
-        only look, such as `inspect`, and `force_release`, don't wait for connections any more: a
-        master without one is told as ``unreachable``.
+        only look, such as `inspect`, and `force_release`, don't wait any more for connections, or
+        for what the restart guard finds out at first: they tell such masters as ``unreachable`` or
+        ``quarantined``.
 
         A master that answers but can't write, for lack of memory, still counts: only an
         acquisition finds that. Do not let a liveness probe call it: to restart the program
