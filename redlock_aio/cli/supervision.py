@@ -203,6 +203,7 @@ class Supervision:
             finally:
                 lost = await self._released()
                 messages.command_has_ended()
+                self._tell_if_it_may_stay()
         return self._code(child, lost, is_gone=is_gone)
 
     def _start(self, words: list[str], environment: dict[str, str]) -> Child:
@@ -405,11 +406,15 @@ class Supervision:
             self._told = None
 
     async def _released(self) -> Lost | None:
-        """Release the lock, and tell if it may stay; return its loss if it was lost."""
+        """Release the lock; return its loss if it was lost."""
         try:
             await self._lease.release()
         except LockNotHeldError:
             return self._observed.lost  # the listener has got it by now
+        return None
+
+    def _tell_if_it_may_stay(self) -> None:
+        """Say for how long masters may keep the lock, if no majority has confirmed the release."""
         released = self._observed.released
         votes = () if released is None else released.votes
         confirmed = sum(vote.answer in RELEASED for vote in votes)
@@ -422,7 +427,6 @@ class Supervision:
                 f" it may stay for up to {durations.shown(max(self._lease.ttl, rest))}",
                 masters=facts_of_votes(votes),
             )
-        return None
 
     def _code(self, child: Child, lost: Lost | None, *, is_gone: bool) -> int:
         """Return the exit code, after a message if it is not that of the command."""

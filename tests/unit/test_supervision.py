@@ -14,6 +14,7 @@ from redlock_aio import Lease, Redlock
 from redlock_aio.cli import supervision
 from redlock_aio.cli.exits import Exit, Failure
 from redlock_aio.cli.frame import Common, Frame
+from redlock_aio.cli.impatience import Impatience
 from redlock_aio.cli.output import Output
 from redlock_aio.cli.redaction import Redaction
 from redlock_aio.cli.run import fitting
@@ -269,6 +270,29 @@ async def test_a_release_that_no_majority_confirms_is_told(
             *["timed_out" if fault is hang else "unreachable"] * away,
             *["granted" if fault is hang else "timed_out"] * (5 - away),
         ]
+
+
+async def test_that_a_lock_may_stay_is_told_with_the_patience_for_last_messages(
+    masters: Masters, run: Callable[[float], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NotedPatience(Impatience):
+        """Notes for how long each message would be awaited."""
+
+        def write(self, line: str) -> None:
+            awaited.append((self._ends is not None, json.loads(line)["message"]))
+
+    monkeypatch.setattr(supervision, "Impatience", NotedPatience)
+    awaited: list[tuple[bool, str]] = []
+    trial = run(0.0)
+
+    async def script() -> None:
+        hang(masters[:3])
+        trial.command.exit(0)
+
+    assert await supervised(masters, trial, script, Limits(GRACE)) == 0
+    [(is_last, told)] = awaited
+    assert is_last, "after the moment for messages of a command that runs, nobody would wait"
+    assert "it may stay" in told
 
 
 @pytest.mark.parametrize(
