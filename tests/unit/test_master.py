@@ -131,6 +131,7 @@ async def test_the_timeout_of_a_connection_attempt_doubles_up_to_its_longest(
     masters[0].kill()
     await asyncio.sleep(10)
     monkeypatch.setattr(FakeMaster, "dial", timed)
+    masters[0].restart()
     masters[0].hang()
     seconds: dict[str, None] = {}
     for _ in range(300):
