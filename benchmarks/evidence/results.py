@@ -194,10 +194,12 @@ def pack(folder: Path, name: str, into: Path) -> str:
         return info
 
     kept = sorted(path for path in folder.iterdir() if path.suffix in {".jsonl", ".json", ".log"})
-    with tarfile.open(target, "w:xz") as archive:
+    part = target.with_suffix(".part")  # an interrupted run leaves no history without some files
+    with tarfile.open(part, "w:xz") as archive:
         for path in kept:
             if path.name != "job.json":  # its paths are gone
                 archive.add(path, f"{name}/{path.name}", filter=anonymous)
+    part.replace(target)
     return str(target.relative_to(into))
 
 

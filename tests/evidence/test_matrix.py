@@ -190,6 +190,29 @@ def test_a_packed_history_can_be_read_and_names_no_user(tmp_path: Path) -> None:
     assert not (tmp_path / "again" / "cell" / "w0.err").exists()
 
 
+def test_an_interrupt_while_a_history_is_packed_leaves_the_former_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a part of the files replaced it, and looked like a history."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("w0", "w1"):
+        Recorder(folder, name).client(0).invoke("add", key="red").ok(key="red", value=1)
+    packed = tmp_path / pack(folder, "cell", tmp_path)
+    add = tarfile.TarFile.add
+
+    def interrupted(archive: tarfile.TarFile, name: Path, *args: Any, **options: Any) -> None:
+        if name.stem == "w1":
+            raise KeyboardInterrupt
+        add(archive, name, *args, **options)
+
+    monkeypatch.setattr(tarfile.TarFile, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(folder, "cell", tmp_path)
+    with tarfile.open(packed) as archive:
+        assert archive.getnames() == ["cell/w0.jsonl", "cell/w1.jsonl"]
+
+
 # ------------------------------------------------------------------------ tables, picture
 
 

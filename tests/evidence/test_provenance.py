@@ -6,13 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evidence import peers_tables, provenance, rejudge, soak, tables
 from evidence.cell import Cell
-from evidence.checker import check
+from evidence.checker import NEEDLESS, check
+from evidence.export import unpacked
+from evidence.faults import ROWS
 from evidence.matrix import run as run_cell
 from evidence.provenance import CHECKER, FACTS, UNKNOWN, judged_by, measured, said
 from evidence.results import PUBLISHED, Entry, Results, pack
@@ -254,3 +257,20 @@ def test_a_folder_without_histories_is_an_error(
 def test_no_verdict_on_a_kept_history_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(rejudge.archives([PUBLISHED / "histories"]))
     assert rejudge.main([]) == 0, capsys.readouterr().out
+
+
+def test_of_each_fault_a_run_is_kept_that_broke_no_promise() -> None:
+    """And of each kind of lock three: whoever doubts a verdict can judge these runs again."""
+    kept = []
+    for path in (PUBLISHED / "histories").glob("held-*.tar.xz"):
+        with unpacked(path) as folder:
+            verdict = json.loads((folder / "verdict.json").read_text())
+            assert len([*folder.glob("w*.jsonl")]) == verdict["facts"]["workers"], path.name
+        assert {each["times"] for name, each in verdict["checks"].items() if name != NEEDLESS} == {
+            0
+        }
+        kept.append((verdict["facts"]["row"], verdict["facts"]["column"]))
+    rows, columns = zip(*kept, strict=True)
+    assert sorted(rows) == sorted(row.name for row in ROWS)
+    assert set(Counter(columns).values()) == {3}
+    assert len(set(columns)) == 12
