@@ -265,10 +265,9 @@ def test_of_each_fault_a_run_is_kept_that_broke_no_promise() -> None:
     for path in (PUBLISHED / "histories").glob("held-*.tar.xz"):
         with unpacked(path) as folder:
             verdict = json.loads((folder / "verdict.json").read_text())
-            assert len([*folder.glob("w*.jsonl")]) == verdict["facts"]["workers"], path.name
-        assert {each["times"] for name, each in verdict["checks"].items() if name != NEEDLESS} == {
-            0
-        }
+            assert len([*folder.glob("w*.jsonl")]) >= verdict["facts"]["workers"], path.name
+        checks = {name: each["times"] for name, each in verdict["checks"].items()}
+        assert not any(checks[name] for name in checks if name != NEEDLESS), path.name
         kept.append((verdict["facts"]["row"], verdict["facts"]["column"]))
     rows, columns = zip(*kept, strict=True)
     assert sorted(rows) == sorted(row.name for row in ROWS)
