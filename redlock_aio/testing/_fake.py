@@ -236,7 +236,9 @@ class FakeMaster(Commands):
         self.run_id: str = f"{self._restarts:08x}" + self.run_id[8:]
         self.uptime = uptime
         # Only a disk would remember that it was a replica.
-        self.replid, self.replica_before, self.fed = self.run_id, False, 0
+        self.replid: str = self.run_id
+        self.replica_before = False
+        self.fed = 0
         self._alive = True
 
     # Connections.
