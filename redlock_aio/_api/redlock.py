@@ -880,7 +880,8 @@ class Redlock(OnlyForAsyncio):
         End all leases, release them on the masters, and close the connections.
 
         Leases that are still held are lost: their bodies are cancelled. Replies
-        are awaited for one master timeout at most. Closing twice is harmless;
+        are awaited for one master timeout at most. A master that can't be reached
+        keeps its keys until their ttl is over. Closing twice is harmless;
         ``async with`` opens a closed manager again. Blocks of ``async with redlock:`` may be
         nested, or overlap: the end of the last one closes it, and this method closes it at once.
         Then open it again only when all blocks have ended: the end of one closes it again.

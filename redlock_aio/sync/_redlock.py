@@ -548,11 +548,11 @@ class Redlock(OnlyForThreads):
         End all leases, release them on the masters, and close the connections.
 
         Leases that are still held are lost: their *on_lost* is called. Threads that wait for
-        a lock get a `RedlockError`. Replies are awaited for one master timeout at most.
-        Closing twice is harmless; ``with`` opens a closed manager again. Blocks of
-        ``with redlock:`` may be nested, or overlap: the end of the last one closes it, and this
-        method closes it at once. Then open it again only when all blocks have ended: the end of
-        one closes it again.
+        a lock get a `RedlockError`. Replies are awaited for one master timeout at most. A
+        master that can't be reached keeps its keys until their ttl is over. Closing twice is
+        harmless; ``with`` opens a closed manager again. Blocks of ``with redlock:`` may be
+        nested, or overlap: the end of the last one closes it, and this method closes it at once.
+        Then open it again only when all blocks have ended: the end of one closes it again.
 
         Raises:
             RedlockError: It is called in the thread of the event loop, as by the listener.

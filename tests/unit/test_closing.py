@@ -47,7 +47,6 @@ async def ended(acquiring: asyncio.Task[Lease]) -> bool:
 
 @pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
 @ALIKE
-@pytest.mark.spread(1)
 async def test_no_lease_is_acquired_from_a_manager_that_is_closed_meanwhile(
     masters: Masters, kind: str, *, held: bool
 ) -> None:

@@ -134,7 +134,6 @@ async def until_moved(master: FakeMaster, number: int) -> None:
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("end", ["cancelled", "wins"])
 @pytest.mark.parametrize("holder", ["a dead program", "this program"])
-@pytest.mark.spread(1)
 async def test_a_waiter_that_has_ended_declines_where_its_heartbeat_has_moved_it(
     redlock: Redlock, other: Redlock, masters: Masters, end: str, holder: str
 ) -> None:

@@ -358,7 +358,6 @@ with redlock:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is another one")
-@pytest.mark.full
 def test_a_child_that_was_forked_without_python_is_told_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED_IN_C],
