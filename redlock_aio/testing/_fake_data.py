@@ -50,7 +50,8 @@ class Data:
             return None, NEVER
         return value, until
 
-    def _read(self, key: bytes) -> tuple[Value | None, float]:
+    def read(self, key: bytes) -> tuple[Value | None, float]:
+        """Return the value of *key* and its end."""
         found = self.find(key)
         self._witness.was_read(key, found[1])
         return found
@@ -59,7 +60,7 @@ class Data:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the string at *key*, ``None`` if there is none."""
-        return _string(self._read(key))
+        return _string(self.read(key))
 
     def string(self, key: bytes) -> bytes | None:
         """Return the string at *key* without counting as a read, ``None`` if there is none."""
@@ -80,7 +81,7 @@ class Data:
 
     def pttl(self, key: bytes) -> int:
         """Return the remaining ms of *key*, -1 if it does not end, -2 if it does not exist."""
-        value, until = self._read(key)
+        value, until = self.read(key)
         if value is None:
             return -2
         return -1 if until == NEVER else round((until - self._now()) * 1000)
@@ -129,11 +130,11 @@ class Data:
 
     def zcard(self, key: bytes) -> int:
         """Return the number of members."""
-        return len(self._members(self._read(key)))
+        return len(self._members(self.read(key)))
 
     def zall(self, key: bytes) -> dict[bytes, float]:
         """Return all members with their scores, in order."""
-        return self._members(self._read(key))
+        return self._members(self.read(key))
 
 
 def _string(found: tuple[Value | None, float]) -> bytes | None:

@@ -8,8 +8,9 @@ and never ignored.
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha1
 
-from redlock_aio.testing._fake_data import Data
+from redlock_aio.testing._fake_data import Data, Value
 from redlock_aio.testing._fake_lua import OK, Error, Status, lua
 
 Command = Callable[..., object]
@@ -78,28 +79,28 @@ class KeyCommands:
         return self._data.pttl(key)
 
     def _do_scan(self, cursor: bytes, *options: bytes) -> object:
-        """Look at so many keys in the order in which they were set; the cursor is a number."""
+        """
+        Look at the next keys, in an order that depends on their names alone.
+
+        So a key that stays is found, whatever is set, deleted or ends between two steps.
+        """
         if [option.upper() for option in options[::2]] != [b"MATCH", b"COUNT", b"TYPE"]:
             raise _syntax_error()
         prefix, count, kind = _prefix(options[1]), _integer(options[3]), options[5]
         begin = _integer(cursor)
-        names = list(self._data.keys)
+        rest = sorted((place, name) for name in self._data.keys if (place := _place(name)) >= begin)
         found = [
             name
-            for name in names[begin : begin + count]
-            if name.startswith(prefix) and self._do_type(name) == kind
+            for _, name in rest[:count]
+            if name.startswith(prefix) and _type(self._data.find(name)[0]) == kind
         ]
-        end = begin + count
-        return [b"%d" % (end if end < len(names) else 0), found]
+        return [b"%d" % (rest[count][0] if len(rest) > count else 0), found]
 
     def _do_pexpire(self, key: bytes, ttl: bytes) -> object:
         return self._data.pexpire(key, _integer(ttl))
 
     def _do_type(self, key: bytes) -> object:
-        value, _ = self._data.find(key)
-        if value is None:
-            return Status(b"none")
-        return Status(b"zset" if isinstance(value, dict) else b"string")
+        return _type(self._data.read(key)[0])
 
     def _do_publish(self, channel: bytes, message: bytes) -> object:
         return self._data.publish(channel, message)
@@ -192,6 +193,17 @@ def _prefix(pattern: bytes) -> bytes:
     if not re.fullmatch(rb"(?:\\.|[^*?\[\]^\\])*\*", pattern, re.DOTALL):
         raise _syntax_error()
     return re.sub(rb"\\(.)", rb"\1", pattern[:-1], flags=re.DOTALL)
+
+
+def _type(value: Value | None) -> Status:
+    if value is None:
+        return Status(b"none")
+    return Status(b"zset" if isinstance(value, dict) else b"string")
+
+
+def _place(key: bytes) -> int:
+    """Return the place of a key in a scan."""
+    return int.from_bytes(sha1(key, usedforsecurity=False).digest()[:6])
 
 
 @functools.lru_cache(1_000)  # looked up for each command of a script

@@ -61,6 +61,7 @@ def enqueue(token: bytes, member: bytes, *, most: int = 9) -> bytes:
 ALL_GONE: Pushes = [[b"invalidate", None]]
 FLUSH, SET, DEL = words("FLUSHALL"), words("SET k v"), words("DEL k")
 PEXPIRE = words("PEXPIRE k 50000")
+ZADD = words("ZADD k 1 x")
 GLANCE = commands.look(b"k")
 LOOK = CACHING + GLANCE
 EXTEND = commands.extend(Mutex(b"k").extension(TOKEN, LONG))
@@ -104,6 +105,11 @@ STORIES: dict[str, tuple[list[Step], Pushes]] = {
     "CACHING one command before": ([me(CACHING, commands.PING, GLANCE), you(SET)], []),
     "CACHING before a failure": ([me(CACHING, words("NONSENSE"), GLANCE), you(SET)], []),
     "CACHING before another CLIENT": ([me(CACHING, TRACKING, GLANCE), you(SET)], gone(b"k")),
+    "the type": ([you(ZADD), me(CACHING, words("TYPE k")), you(SET)], gone(b"k")),
+    "a scan": (
+        [you(SET), me(CACHING, words("SCAN 0 MATCH * COUNT 9 TYPE string")), you(DEL)],
+        [],
+    ),
     "the time left": ([me(CACHING, words("PTTL k")), you(SET)], gone(b"k")),
     "a write is no look": ([me(CACHING, THEIRS), you(DEL)], []),
     "a failed set is no look": ([you(SET), me(CACHING, THEIRS), you(DEL)], []),

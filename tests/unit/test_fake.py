@@ -434,6 +434,31 @@ async def test_it_says_how_long_it_runs_and_how_many_replicas_it_has(master: Fak
     assert (info.uptime, info.replicated) == (65, True)
 
 
+@pytest.mark.parametrize("ttl", [None, 100])
+async def test_a_scan_names_a_key_that_stays_whatever_ends_meanwhile(
+    master: FakeMaster, ttl: int | None
+) -> None:
+    for number in range(100):
+        master.set(f"ends{number}", "v", ttl)
+    stay = {f"stays{number}" for number in range(100)}
+    for key in stay:
+        master.set(key, "v")
+    scan = [b"MATCH", b"*", b"COUNT", b"60", b"TYPE", b"string"]
+    named, steps, cursor = set[bytes](), 0, b""
+    while cursor != b"0":
+        reply = master.execute([b"SCAN", cursor or b"0", *scan])
+        assert isinstance(reply, list)
+        cursor, keys = reply
+        named.update(keys)
+        steps += 1
+        await asyncio.sleep(1)
+        if ttl is None:
+            for number in range(100):
+                master.delete(f"ends{number}")
+    assert {key.encode() for key in stay} <= named
+    assert steps >= 2
+
+
 async def test_a_dead_master_can_not_hang(master: FakeMaster) -> None:
     """As a process that has ended can't be stopped: its port refuses connections."""
     master.kill()
