@@ -96,12 +96,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     Return how many processes run the tests: one for each core, but at most four, and some more.
 
     Tests in virtual time keep a core busy. Those with real servers wait for half of the time and
-    longer, and those of the full run, among faults and quarantines, for three quarters.
+    longer.
     """
     cores = min(os.cpu_count() or 1, 4)
     if all("tests/unit" in argument for argument in config.args):
         return cores
-    return (3 if config.getoption("--full") else 2) * cores
+    return 3 * cores
 
 
 def wants_everything(config: pytest.Config) -> bool:
@@ -165,7 +165,8 @@ def spread(cases: list[dict[str, int]], strength: int) -> set[int]:
     """
     Return the numbers of a few *cases* that together cover all combinations of *strength* values.
 
-    With 1, each value of each parameter occurs; with 2, each pair of values of two parameters.
+    With 0, one case is left; with 1, each value of each parameter occurs; with 2, each pair of
+    values of two parameters.
     """
     has = [set(itertools.combinations(case.items(), min(strength, len(case)))) for case in cases]
     missing = set[Any]().union(*has)

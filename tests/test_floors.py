@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,8 +179,8 @@ def test_a_leaf_alone_imports_the_packages_of_its_extra(name: str, path: Path) -
 
 def test_protocols_have_several_implementations() -> None:
     files = [*HOUSE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]
-    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
-    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    text = "\n".join(path.read_text() for path in files)
+    classes = set(re.findall(r"^ *class (\w+)", text, re.MULTILINE))
     protocols = [
         node.name
         for _, path in modules()
@@ -188,5 +189,5 @@ def test_protocols_have_several_implementations() -> None:
     ]
     assert sorted(protocols) == sorted(IMPLEMENTED_BY), "take the class itself, or a callback"
     for protocol, names in IMPLEMENTED_BY.items():
-        assert set(names) <= set(classes), protocol
+        assert set(names) <= classes, protocol
         assert len(names) != 1, f"{protocol} has one implementation: take the class itself"

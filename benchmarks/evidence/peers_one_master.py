@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -145,9 +144,12 @@ class _ThreadedLease(Held):
             raise NotHeld(why(error)) from error
 
 
-@functools.cache  # it registers its scripts with the first class of a process alone
-def _noted_lock() -> type[Any]:
+def _noted_lock(client: redis.Redis) -> type[Any]:
     from redis_lock import Lock
+
+    # Else the first lock of a process registers them with its class alone, and other classes,
+    # such as that of the library itself, have none.
+    Lock.register_scripts(client)
 
     class NotedLock(Lock):  # type: ignore[misc]
         """Notes when it sent its last extension that succeeded."""
@@ -166,7 +168,7 @@ class _ThreadedLocks(Locks):
     def __init__(self, pool: redis.ConnectionPool, threads: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._threads = threads
-        self._lock = _noted_lock()
+        self._lock = _noted_lock(redis.Redis(connection_pool=pool))
 
     async def acquire(
         self, keys: Sequence[str], ttl: int, wait: int, *, auto_extend: bool

@@ -307,6 +307,7 @@ def test_the_end_of_a_command_does_not_go_through_what_was_imported() -> None:
     assert done.stdout.splitlines()[1] == "True"
 
 
+@pytest.mark.spread(0)
 @pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("made", [False, True], ids=["imported", "made"])
@@ -337,6 +338,7 @@ def test_an_interrupt_while_it_begins_ends_it_without_a_traceback(
     assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")
 
 
+@pytest.mark.spread(0)
 @pytest.mark.usefixtures("sigint_is_not_ignored")
 @pytest.mark.parametrize(
     "place",
@@ -395,6 +397,7 @@ def end_of(
 WRITING = [(["inspect", "k"], ""), (["--version"], ""), (["--help"], ""), (["--help"], "1")]
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(("arguments", "unbuffered"), WRITING)
 def test_a_closed_pipe_ends_it_quietly(
     masters: Masters, arguments: list[str], unbuffered: str
@@ -407,6 +410,7 @@ def test_a_closed_pipe_ends_it_quietly(
         os.close(writer)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize(("arguments", "unbuffered"), WRITING)
 def test_a_full_disk_is_one_message(

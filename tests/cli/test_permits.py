@@ -24,6 +24,7 @@ def environment(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDLOCK_MASTERS", masters.environment["REDLOCK_MASTERS"])
 
 
+@pytest.mark.full
 def test_as_many_commands_run_at_once_as_there_are_permits(redlock: Start, key: str) -> None:
     """A third one waits, or skips; one without permits has a lock of its own."""
     running = {}

@@ -217,6 +217,7 @@ def test_a_signal_is_forwarded_and_the_lock_released(
 
 
 # A script around it goes on after an interrupt, unless `redlock` dies of that.
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
@@ -534,6 +535,7 @@ def test_a_redlock_that_is_stopped_does_not_let_two_commands_run(
     assert "redlock did not run in time; the guardian has sent SIGTERM to" in err
 
 
+@pytest.mark.full
 def test_a_stop_of_redlock_after_which_the_lock_is_held_is_a_loss_as_well(
     redlock: Start, masters: Masters, key: str
 ) -> None:
@@ -592,6 +594,7 @@ def ignores(pid: int, number: int) -> bool:
     return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("delay", [0.02, 0.1, 0.3, 0.5])
 def test_a_sigterm_during_the_start(
     redlock: Start, masters: Masters, key: str, delay: float
@@ -677,6 +680,7 @@ def test_redlock_takes_no_option_of_the_command(
     assert got == [(5_000, words)]
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("before", "words"),
     [

@@ -29,6 +29,7 @@ def reads(redlock: Start, key: str, *options: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.full
 def test_commands_that_share_a_lock(
     redlock: Start, masters: Masters, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

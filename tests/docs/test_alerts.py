@@ -267,6 +267,7 @@ def silent(*masters: str) -> dict[str, tuple[float, float]]:
     return {f"MasterWithoutVote {master}": (2, math.inf) for master in masters}
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -322,6 +323,7 @@ def test_alerts_fire_from_and_until(name: str, expected: dict[str, tuple[float, 
         assert ended == last or last - 0.5 < ended < last + 1, alert
 
 
+@pytest.mark.full
 def test_each_alert_is_in_a_story() -> None:
     fired = {alert for name in STORIES for alert, _ in played(name).fired}
     assert fired == {rule["alert"] for rule in RULES}

@@ -161,10 +161,7 @@ LOGS = {
 }
 
 
-SLOW = {
-    "api_limit.py", "decorated.py", "hand_over.py", "losing_a_lease.py", "paused_holder.py",
-    "test_your_code.py", "virtual_time.py", "waiting.py",
-}  # fmt: skip
+SHORT_RUN = {"first_lock.py", "fastapi_service.py", "threads.py"}
 RECIPES = {  # they need packages that other tests do not need
     "apscheduler_jobs.py", "arq_worker.py", "celery_tasks.py", "django_site.py",
     "flask_site.py", "litestar_service.py", "taskiq_tasks.py",
@@ -183,7 +180,7 @@ def test_every_recipe_is_run_with_its_package() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.name, marks=pytest.mark.full if path.name in SLOW else ())
+        pytest.param(path, id=path.name, marks=() if path.name in SHORT_RUN else pytest.mark.full)
         for path in EXAMPLES
         if path.name not in RECIPES
     ],

@@ -53,6 +53,7 @@ def test_every_picture_of_measurements_has_both_layouts() -> None:
         assert float(width) <= 360
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("path", NARROW, ids=lambda path: path.stem)
 def test_letters_are_large_enough_on_a_phone(path: Path) -> None:
     width = float(ET.fromstring(path.read_text()).attrib["viewBox"].split()[2])

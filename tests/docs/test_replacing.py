@@ -67,5 +67,6 @@ def test_empty_servers_at_the_old_addresses_vote_after_a_quarantine(seconds: lis
     assert seconds[0] - 1 < run(at_the_old_addresses()) < seconds[0] + 1
 
 
+@pytest.mark.full
 def test_another_list_waits_for_the_end_of_the_old_programs(seconds: list[int]) -> None:
     assert seconds[0] < run(with_another_list()) <= seconds[1]

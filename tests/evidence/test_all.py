@@ -111,6 +111,7 @@ def test_a_kept_history_is_judged_again(share: Share) -> None:
     assert (found.now, found.published, found.differs) == (*("as kept with it",) * 2, False)
 
 
+@pytest.mark.full
 def test_seeds_of_the_simulation_are_run_and_nothing_is_published(share: Share) -> None:
     before = {path: path.stat().st_mtime_ns for path in PUBLISHED.iterdir() if path.is_file()}
     found = list(command.simulation(share))
@@ -134,6 +135,7 @@ def test_a_failed_seed_differs_from_none(share: Share, monkeypatch: pytest.Monke
     assert all(each.now == "1 failed" and each.differs for each in found)
 
 
+@pytest.mark.full
 @pytest.mark.integration
 def test_a_cell_of_the_matrix_is_repeated(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
     known = [Entry("restarted empty", "plain")]

@@ -101,6 +101,7 @@ async def test_who_can_t_do_it_does_not_spoil_the_runs(
     assert f"{REDIS_PY}, 10 waiters: RuntimeError: a client process" in capsys.readouterr().err
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

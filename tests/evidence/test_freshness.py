@@ -204,6 +204,7 @@ def test_each_published_result_is_of_the_code_of_today_or_explained() -> None:
     assert missing(list(published()), Explained.read()) == []
 
 
+@pytest.mark.full
 def test_the_command_says_what_is_not_explained(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)

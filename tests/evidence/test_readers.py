@@ -375,6 +375,7 @@ def test_a_reader_is_compared_with_the_latest_writer_not_with_later_readers(
 # ---------------------------------------------------------------------------- real runs
 
 
+@pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "name",

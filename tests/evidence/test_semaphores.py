@@ -337,6 +337,7 @@ def test_a_control_with_too_many_holders_fails(script: Script) -> None:
     assert script.check().is_as_expected
 
 
+@pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "name",

@@ -242,6 +242,7 @@ def test_a_task_that_goes_on_after_its_cancellation_is_told(
 SEEN = ("majority-minority", "validity-from-answers", "release-any", "hold-at-least-ignored")
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", SEEN)
 def test_a_planted_defect_is_seen(name: str) -> None:
     (mutant,) = planted([name])
@@ -361,6 +362,7 @@ def test_a_wrong_command_says_what_is_wanted(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.spread(0)
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_processes(number: signal.Signals, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_parts_add_up_until_they_have_lasted_for_long_enough(
     assert len(made) == 4
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("wanted", "number"),
     [

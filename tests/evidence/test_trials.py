@@ -110,6 +110,7 @@ def test_no_update_is_lost_while_a_minority_of_masters_comes_and_goes(
     assert verdict.checks["updates"].checked > 0
 
 
+@pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.promise("S3")

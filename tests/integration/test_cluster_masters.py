@@ -198,6 +198,7 @@ def wakes(request: pytest.FixtureRequest, kind: str) -> Iterator[tuple[Cluster, 
         yield made, request.param
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S9")
 async def test_a_wake_up_reaches_the_other_nodes_only_where_spublish_is_missing(
     wakes: tuple[Cluster, bool],
@@ -258,6 +259,7 @@ async def test_a_failover_that_loses_a_grant_has_one_holder(fresh: Cluster) -> N
         await lease_of_other.release()
 
 
+@pytest.mark.full
 async def test_a_failover_that_loses_the_marker_too_makes_no_new_set(fresh: Cluster) -> None:
     """Nobody who saw the old owner is left when a new program comes."""
     site, long = fresh, 20_000
@@ -373,6 +375,7 @@ async def test_a_slot_that_is_on_its_way_has_no_vote(site: Cluster) -> None:
         assert (await attempt(redlock))[0].answer is Answer.GRANTED
 
 
+@pytest.mark.full
 async def test_nodes_that_come_and_go_cost_no_vote(site: Cluster) -> None:
     async with program(site, 3) as redlock:
         lost: list[list[str]] = []
@@ -397,6 +400,7 @@ async def test_nodes_that_come_and_go_cost_no_vote(site: Cluster) -> None:
 # Availability.
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("required", ["no", "yes"])
 async def test_full_coverage_decides_whether_others_stop(
     site: Cluster, required: str, caplog: pytest.LogCaptureFixture
@@ -430,6 +434,7 @@ async def test_full_coverage_decides_whether_others_stop(
         site.require_full_coverage("no")
 
 
+@pytest.mark.full
 async def test_a_master_whose_failover_is_underway_costs_the_others_nothing(site: Cluster) -> None:
     """The gap between two leases, with one of three primaries paused and replaced."""
     async with program(site, 3) as redlock:

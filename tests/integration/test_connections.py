@@ -298,6 +298,7 @@ async def test_a_server_that_demands_a_certificate_gets_it(tmp_path: Path) -> No
             await until(lambda: "CERTIFICATE_REQUIRED" in detail(redlock, 0), within=60)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("scheme", "options", "why"),
     [

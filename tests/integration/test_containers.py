@@ -73,6 +73,7 @@ async def test_a_paused_majority_ends_a_lease_and_keeps_no_key(masters: list[Rea
         await until(lambda: gone(masters, "r"))
 
 
+@pytest.mark.spread(0)
 async def test_masters_that_were_stopped_come_back(masters: list[RealMaster]) -> None:
     async with connected(masters) as redlock:
         async with redlock.lock("r", ttl=60_000) as lease:

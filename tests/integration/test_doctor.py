@@ -151,6 +151,7 @@ async def test_an_address_has_one_form(host: str, address: str) -> None:
     assert await addresses(host, 1) == (address,)
 
 
+@pytest.mark.full
 async def test_options_in_the_url_do_not_matter(masters: list[RealMaster]) -> None:
     await have_run_for_a_while(masters)
     where = f"{masters[0].url}?decode_responses=true&protocol=3"
@@ -261,6 +262,7 @@ async def test_a_server_that_takes_one_connection_only_is_fit(kind: str) -> None
     assert kinds(found) == set()
 
 
+@pytest.mark.full
 async def test_a_restarted_master_other_masters_and_another_max_ttl(
     masters: list[RealMaster],
 ) -> None:

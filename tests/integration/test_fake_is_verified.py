@@ -295,7 +295,7 @@ any_command = st.one_of(
 
 
 @given(story=stories(any_command, 40))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_fake_master_executes_commands_as_a_real_one(
     server: EmbeddedMaster, story: list[bytes]
 ) -> None:
@@ -468,7 +468,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @pytest.mark.promise("S7")
 @given(story=stories(requests(), 30))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_fake_master_runs_scripts_as_a_real_one(
     server: EmbeddedMaster, story: list[bytes]
 ) -> None:
@@ -512,7 +512,7 @@ def permit_requests(draw: st.DrawFn) -> bytes:
 
 @pytest.mark.promise("S7")
 @given(story=stories(permit_requests(), 40))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_fake_master_runs_scripts_of_semaphores_as_a_real_one(
     server: EmbeddedMaster, story: list[bytes]
 ) -> None:

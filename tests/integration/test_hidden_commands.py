@@ -53,6 +53,7 @@ def uptime(master: EmbeddedMaster) -> int:
     return int(call(master, "INFO", "server")["uptime_in_seconds"])
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("hidden", [False, True], ids=["no marker", "another program's marker"])
 async def test_a_flush_of_a_majority_gives_no_lock_to_two_holders(
     masters: list[EmbeddedMaster], services: list[Proxy], *, hidden: bool

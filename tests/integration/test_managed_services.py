@@ -258,6 +258,7 @@ def replicates(server: EmbeddedMaster) -> bool:
     return bool(call(server, "INFO", "replication")["master_link_status"] == "up")
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("hides", [(), PROMOTION], ids=["INFO shows it", "INFO hides it"])
 async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old_one(
@@ -283,6 +284,7 @@ async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old
                     assert lease.votes[0].answer is not Answer.GRANTED
 
 
+@pytest.mark.full
 @pytest.mark.promise("S1")
 async def test_of_two_such_addresses_of_three_neither_new_server_has_a_vote(kind: str) -> None:
     """The third master, which both programs share, is enough to know of the old ones."""

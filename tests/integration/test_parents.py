@@ -85,6 +85,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_servers_end_with_a_process_that_is_killed(
     program: Program, number: signal.Signals

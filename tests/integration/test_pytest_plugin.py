@@ -116,6 +116,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+@pytest.mark.spread(0)
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("mark", "options", "more"),

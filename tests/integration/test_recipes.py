@@ -181,6 +181,7 @@ def programs_of_cron(folder: Path) -> str:
     return f"{folder}:/usr/bin:/bin"
 
 
+@pytest.mark.full
 async def test_cron(masters: list[RealMaster], tmp_path: Path) -> None:
     """Two hosts start the job: one of them runs it, the other skips it, and so does a late one."""
     (job,) = jobs_of_cron()

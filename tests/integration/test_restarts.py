@@ -203,6 +203,7 @@ async def test_the_first_program_to_see_a_flush_reports_a_flush(
     assert FLUSHED in caplog.text
 
 
+@pytest.mark.full
 async def test_a_flush_of_another_database_takes_no_vote(
     new: New, caplog: pytest.LogCaptureFixture
 ) -> None:

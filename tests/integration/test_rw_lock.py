@@ -156,6 +156,7 @@ def _share(master: RealMaster, *leases: Lease) -> bool:
     return values([master], "doc") == [SHARED.decode()] and {it.token for it in leases} <= tokens
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("failure", ["restart", "flush", "hang"])
 async def test_readers_outlast_the_failure_of_a_minority(

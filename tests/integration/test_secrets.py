@@ -42,6 +42,7 @@ async def everything_shown(redlock: Redlock, caplog: pytest.LogCaptureFixture) -
     ))  # fmt: skip
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("login", "expected"),
     [
@@ -92,6 +93,7 @@ async def test_a_password_that_a_server_repeats_is_not_shown(
         assert piece not in readable
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("length", [1, 60, 100, 120])
 async def test_a_token_that_a_server_repeats_is_not_shown(
     kind: str, length: int, caplog: pytest.LogCaptureFixture

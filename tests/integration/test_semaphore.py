@@ -240,6 +240,7 @@ class Crowd:
                 await lease.release()
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S1")
 @pytest.mark.promise("S6")
 @pytest.mark.promise("S7")

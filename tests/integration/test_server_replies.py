@@ -222,6 +222,7 @@ ONE_TOO_MANY = ("two replies for one", "an attribute")
 """The second reply, an OK, may arrive when the next command is underway, and count as its reply."""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.promise("S6")
 async def test_nonsense_is_one_vote_less(masters: list[RealMaster], junk: str) -> None:

@@ -94,6 +94,7 @@ def in_turns(programs: list[Program]) -> bool:
     return all(one[1] <= other[0] for one, other in itertools.pairwise(held))
 
 
+@pytest.mark.full
 async def test_a_swap_needs_the_masters_of_those_that_were_first(
     servers: list[EmbeddedMaster], programs: list[Program]
 ) -> None:

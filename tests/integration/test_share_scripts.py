@@ -111,6 +111,7 @@ async def test_shares_are_extended_when_memory_is_full(
     assert client.ask(pack(b"DBSIZE")) == 0
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("others", [[], [B], [B, C]])
 async def test_a_new_share_is_refused_when_memory_is_full_and_leaves_nothing(

@@ -148,6 +148,7 @@ DEFECTS: dict[str, ClusterModel] = {
 """Defects in the rules, and changes of the nodes that are not allowed."""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_each_defect_is_found(name: str) -> None:
     found = search(DEFECTS[name], MOST)

@@ -60,6 +60,7 @@ def test_markers_of_a_program_that_has_died_are_believed_by_one_that_knows_bette
         assert [why[:1] for why in broken] == (["A"] if rules is ONE_ROUND else [""])
 
 
+@pytest.mark.full
 def test_two_round_trips_do_not() -> None:
     found = search(replace(WITNESSED, newcomers=1, deaths=1, reached=3), MOST)
     assert not found.broken, str(found)
@@ -105,6 +106,7 @@ def test_a_master_that_is_reached_after_its_restart_is_not_new(
     assert former.broken.startswith("B"), str(former)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("deaths", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_new_set_gets_votes(deaths: int, recorded: Callable[[int], None]) -> None:
     """Also if a program dies at any moment, with its writes underway."""
@@ -114,6 +116,7 @@ def test_a_new_set_gets_votes(deaths: int, recorded: Callable[[int], None]) -> N
     recorded(states)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "rules",
     [ONE_ROUND, replace(RULES, completes=False)],

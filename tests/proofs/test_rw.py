@@ -95,6 +95,7 @@ CUT_OFF: dict[str, Sharing] = {
 }
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S3")
 @pytest.mark.promise("S4")
 @pytest.mark.promise("S8")
@@ -207,6 +208,7 @@ DEFECTS: dict[str, tuple[Sharing, str]] = {
 """The model with the defect, and the property that is broken."""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "name",
     [
@@ -225,6 +227,7 @@ def test_a_defect_is_found(searched: Searched, name: str) -> None:
 ORDERS = ("rwr", "wrr", "rrw", "rwrw", "wrwr", "rwwr", "rrww", "wwrr", "wrrw", "rrwr")
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("kinds", ORDERS)
 def test_a_leave_wakes_those_that_can_get_the_lock(searched: Searched, kinds: str) -> None:
@@ -234,6 +237,7 @@ def test_a_leave_wakes_those_that_can_get_the_lock(searched: Searched, kinds: st
     assert found.states >= 10 ** (len(kinds) - 1)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("kinds", [*ORDERS, "prwr", "rprw", "rwrp", "prrw"])
 def test_a_leave_wakes_those_that_are_next(searched: Searched, kinds: str) -> None:

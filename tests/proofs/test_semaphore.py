@@ -146,6 +146,7 @@ SERVED: dict[str, tuple[Serving, int]] = {
 }
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S8")
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("name", rows(SERVED))
@@ -298,6 +299,7 @@ FAR = {
 """Those that take long to be found; they belong to the full run."""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.full] if name in FAR else []) for name in DEFECTS],
@@ -462,6 +464,7 @@ UNRULY = {
 }
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", UNRULY)
 def test_another_rule_is_found(name: str) -> None:
     def differs(permits: Semaphore) -> bool:

@@ -293,6 +293,7 @@ VARIANTS: dict[str, tuple[SetRules, Sets, str]] = {
 """The rules, programs that show the defect, and the property that is broken."""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_that_breaks_a_property_is_found(name: str) -> None:
     rules, model, breaks = VARIANTS[name]

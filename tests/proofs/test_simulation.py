@@ -71,6 +71,7 @@ def test_the_full_run_has_enough_leases() -> None:
     assert (1 + len(MORE)) * leases >= AT_LEAST
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_tokens_rise_under_all_conditions(name: str) -> None:
     check(name, SEEDS)
