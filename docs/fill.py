@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import redlock_aio
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 GENERATED = re.compile(
@@ -200,7 +202,9 @@ def call(name: str, thing: Any, *, wide: int = 0) -> str:
     """Return how *thing* is called; without types, in several lines if it is wider than *wide*."""
     if not callable(thing) or isinstance(thing, property):
         return name
-    defaults = effective(inspect.getdoc(thing) or "")
+    # The classes of `redlock_aio.sync` have the parameters and defaults of those that they run.
+    told_by = getattr(redlock_aio, name, thing) if inspect.isclass(thing) else thing
+    defaults = effective(inspect.getdoc(told_by) or "")
     parameters = [
         it.replace(annotation=it.empty, default=Shown(defaults.get(it.name) or shown(it)))
         if it.default is not it.empty
