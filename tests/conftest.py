@@ -100,7 +100,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
     cores = min(os.cpu_count() or 1, 4)
     if all("tests/unit" in argument for argument in config.args):
-        return cores
+        return cores + 1
     return 3 * cores
 
 

@@ -179,6 +179,7 @@ async def test_later_pages_wait_for_earlier_ones(attended: Attended) -> None:
     assert len(handled) == len(plans)
 
 
+@pytest.mark.full
 async def test_nothing_stays_of_leases_that_ended(attended: Attended) -> None:
     """The memory does not grow with the leases, whatever their ttl."""
     for number in range(10_000):

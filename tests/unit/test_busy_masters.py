@@ -175,6 +175,7 @@ def record_passing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return at_once
 
 
+@pytest.mark.full
 async def test_leases_outlive_a_moment_in_which_all_masters_stand_still(
     impatient: Redlock, masters: list[BusyMaster]
 ) -> None:
@@ -314,6 +315,7 @@ async def test_a_majority_that_is_not_slow_gets_a_repetition(
 # Tasks that wait for a lock
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("share", "seconds"), [(BUSY, 3), pytest.param(0.9, 15, marks=pytest.mark.full)]
 )
@@ -373,6 +375,7 @@ async def test_tasks_that_wait_ask_once_a_second_while_no_majority_can_answer(
         await release(leases)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fencing", [False, pytest.param(True, marks=pytest.mark.full)])
 async def test_tasks_ask_in_turn_while_most_masters_refuse_to_write(
     redlock: Redlock, masters: Masters, *, fencing: bool
@@ -414,6 +417,7 @@ async def test_a_wait_for_a_turn_ends_in_time(redlock: Redlock, masters: Masters
     assert not session(redlock).masters.outages.line
 
 
+@pytest.mark.full
 async def test_no_turn_of_a_task_that_has_given_up_is_waited_for(
     redlock: Redlock, masters: Masters
 ) -> None:
@@ -453,6 +457,7 @@ async def test_a_master_that_restarts_again_and_again_lets_nobody_ask(masters: M
         await asyncio.wait(waiting)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("kind", [plain, fair, pytest.param(permit, marks=pytest.mark.full)])
 async def test_new_acquisitions_ask_nobody_while_others_wait_for_a_majority(
     redlock: Redlock, masters: Masters, kind: Callable[[Redlock, str], Lock]
@@ -637,6 +642,7 @@ async def test_masters_that_are_full_of_requests_are_asked_a_second_later(
     await asyncio.gather(*at_once, return_exceptions=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", [1 << 64, 20], ids=["a name each", "20 names"])
 async def test_masters_that_get_more_than_they_can_do_serve_what_they_can(
     masters: list[BusyMaster], names: int
@@ -961,7 +967,7 @@ def waiting_in_queues(redlock: Redlock, script: Script, tasks: int) -> list[asyn
 @pytest.mark.parametrize(
     "script", [ENQUEUE, ENQUEUE_PERMIT, ENQUEUE_SHARED], ids=["fair", "semaphore", "readers"]
 )
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 async def test_masters_that_stand_still_are_asked_once_more_when_they_answer(
     masters: Masters, script: Script, patience: int, pause: float, most: int
 ) -> None:
@@ -996,6 +1002,7 @@ async def test_tasks_that_leave_the_queues_of_masters_that_stand_still_do_not_as
         assert ran(masters[0], ENQUEUE) <= 2 * 20 + 1
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "away",
     [pytest.param(kill, marks=pytest.mark.full), hang, restart],

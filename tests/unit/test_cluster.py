@@ -504,6 +504,7 @@ async def test_while_a_slot_moves_or_the_cluster_is_down_there_is_no_vote(
         assert all(vote.answer is Answer.GRANTED for vote in await attempt(redlock))
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("seed", ["a", "b"])
 async def test_a_program_that_reaches_half_of_the_nodes_takes_no_vote_from_others(
@@ -581,6 +582,7 @@ def reach(cluster: FakeCluster, other: FakeSite) -> None:
     cluster.links |= {host: CutLink(node) for host, node in other.nodes.items()}
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("hosts", ["uvwxyz", "uvwxyzklm"])
 async def test_the_address_of_a_node_may_lead_to_another_cluster_for_a_while(
     site: FakeSite, hosts: str
@@ -604,7 +606,7 @@ async def test_the_address_of_a_node_may_lead_to_another_cluster_for_a_while(
             assert [vote.answer for vote in error.votes] == [Answer.HELD] * 3
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("hosts", ["uvw", "uvwxyzklm"])
 @pytest.mark.parametrize("starts", ["before", pytest.param("after", marks=pytest.mark.full)])
 async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_it_all_votes(
@@ -645,7 +647,7 @@ async def test_a_named_node_that_went_to_another_cluster_costs_those_that_name_i
         await redlock.aclose()
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("first", ["a", "z"])
 @pytest.mark.parametrize(
     "away",
@@ -674,7 +676,7 @@ async def test_named_nodes_of_two_clusters_give_no_vote_while_some_are_away(
                 assert not [vote for vote in error.votes if vote.answer is Answer.GRANTED]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("hosts", ["z", "uvwxyz"])
 @pytest.mark.parametrize("seeds", ["a", "ab"])
 @pytest.mark.parametrize("outage", [3, pytest.param(FORGOTTEN_AFTER + 30, marks=pytest.mark.full)])
@@ -743,6 +745,7 @@ async def test_a_cluster_may_be_made_after_a_program_has_begun(site: FakeSite) -
         assert await voting(redlock) == [True] * 3
 
 
+@pytest.mark.full
 async def test_a_cluster_that_was_made_anew_counts_when_the_former_nodes_are_gone(
     site: FakeSite,
 ) -> None:

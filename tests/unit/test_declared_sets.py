@@ -180,6 +180,7 @@ async def contest() -> AsyncIterator[Contest]:
 # The masters that have no vote for the program that came second.
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("first", "second", "votes_of_second"),
     [
@@ -207,6 +208,7 @@ async def test_of_two_sets_the_second_one_needs_masters_of_the_first(
             assert not any(second in declared(master) for master in of(m, first))
 
 
+@pytest.mark.full
 async def test_three_sets_in_a_cycle_never_give_a_lock_to_two(contest: Contest) -> None:
     """Each shares one master with each other one, and all begin at the same time."""
     x, y, z, p, q, w = (FakeMaster(name) for name in "xyzpqw")
@@ -251,6 +253,7 @@ async def test_one_program_with_other_names_that_is_cut_off_costs_the_others_one
     assert {text.partition(":")[0] for text in caplog.messages if reason in text} == {"c"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "uptime", [0.0, pytest.param(99_999.0, marks=pytest.mark.full)], ids=["new", "running"]
 )
@@ -454,7 +457,7 @@ async def test_a_waiter_continues_to_wait_while_its_program_is_refused(
 # Two programs that begin at the same time.
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("latency", ["equal", "near", "far", "mixed"])
 @pytest.mark.parametrize("apart", [0, 0.0004, 0.001, 0.0016, 0.002, 0.003, 0.005, 0.01])
 async def test_of_two_programs_that_begin_together_never_do_both_vote(
@@ -781,6 +784,7 @@ async def test_the_vote_says_what_a_server_says_that_can_not_save_the_set(
 # Programs that are not connected to a majority of their masters, or come to it late.
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     ("wrong", "dead"),
     [

@@ -42,6 +42,7 @@ def test_a_port_that_is_in_use_or_was_returned_before_is_not_returned(
         assert free_port() not in {used, before}
 
 
+@pytest.mark.full
 def test_programs_that_start_servers_at_the_same_moment_get_different_ports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -269,6 +269,7 @@ async def test_a_time_that_is_read_late_is_not_used(
     assert not remaining_keys(masters)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("kind", ["fair", "semaphore"])
 async def test_masters_that_refuse_are_asked_about_once_a_second_by_each_waiter(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], kind: str

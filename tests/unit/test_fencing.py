@@ -84,6 +84,7 @@ async def test_a_token_is_the_time_of_the_masters_in_microseconds(
     assert {master.keys.get(FENCE) for master in masters} == {str(lease.fencing_token)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shares", "twice"), [((0,), 0.05), pytest.param((0, 0.5, 1), 0.3, marks=pytest.mark.full)]
 )

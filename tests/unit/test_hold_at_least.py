@@ -148,7 +148,7 @@ async def test_waiters_acquire_when_that_time_is_over(
     await asyncio.sleep(4)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("held", [50, 500, *range(3_000, 4_200, 100)])
 @pytest.mark.parametrize("hung", [0, 1])
 @pytest.mark.parametrize("here", [False, True])

@@ -28,7 +28,7 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "redlock_aio")
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("tracking", [True, False])
 @pytest.mark.parametrize("order", ["short first", "long first", "short after the restart"])
 async def test_a_program_with_a_short_max_ttl_waits_for_the_leases_of_one_with_a_long(

@@ -82,6 +82,7 @@ CASES: dict[Act, tuple[NoVoteCause, Answer]] = {
 }
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("act", CASES)
 async def test_a_master_that_loses_its_vote(
     masters: list[FakeMaster], diary: Diary, act: Act

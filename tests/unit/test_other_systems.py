@@ -100,6 +100,7 @@ def test_all_modules_but_those_of_redlock_run_are_imported_on_windows(
     assert (done.stdout, done.stderr) == ("imported\n", "")
 
 
+@pytest.mark.full
 def test_programs_on_windows_have_locks_and_masters_in_memory() -> None:
     done = on_windows(A_LOCK)
     assert (done.stdout, done.stderr) == ("held\n", "")
@@ -118,6 +119,7 @@ SAID = {
 """The exit codes and messages of what Windows can't run."""
 
 
+@pytest.mark.full
 def test_what_windows_can_not_run_says_so() -> None:
     done = on_windows(REFUSED, *SAID)
     codes = [int(line) for line in done.stdout.splitlines() if line.isdigit()]

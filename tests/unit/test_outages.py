@@ -74,7 +74,7 @@ def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @WAYS
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 async def test_an_outage_is_logged_once_for_each_reason_and_so_is_its_end(
     redlock: Redlock,
     masters: list[FakeMaster],
@@ -228,7 +228,7 @@ CAUSES = pytest.mark.parametrize("cause", [take_permissions, move, fill], ids=la
 
 @WAYS
 @CAUSES
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 async def test_a_wait_ends_when_a_majority_refuses_for_good(
     redlock: Redlock,
     masters: list[FakeMaster],

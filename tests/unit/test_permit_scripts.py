@@ -345,6 +345,7 @@ async def test_more_than_ten_granted_members_at_the_head_of_a_queue(one: One) ->
     assert one.pushed == [(B, 0)]
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("dead", [99, 100, 250])
 async def test_a_hundred_dead_members_and_more(one: One, dead: int) -> None:
     """Each request removes a hundred, so that none of them takes long."""
@@ -502,6 +503,7 @@ async def test_many_that_know_fewer_permits_make_no_request_expensive() -> None:
     assert many.number < one.executed < 2 * many.number
 
 
+@pytest.mark.full
 async def test_a_release_calls_a_hundred_members_at_most() -> None:
     """It looks for the next one each time that it has offered its permit to one that is deaf."""
     one, many = Counting(), Permits(API, 250)
@@ -554,6 +556,7 @@ async def test_the_queues_agree_with_the_index_after_each_of_many_requests(
     assert story.moved > 3
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("name", ["1" * 512, "#1" * 256, "x" * 512])
 async def test_a_long_name_takes_little_time(one: One, name: str) -> None:
     """A search for the number from the begin of the name took 5 s of a master for 1 000 permits."""

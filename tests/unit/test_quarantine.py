@@ -79,7 +79,7 @@ def intercept(
 # A new set of masters.
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("managers", [1, 3])
 @pytest.mark.parametrize("slower", [0, 0.002])
 @pytest.mark.parametrize("apart", [0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.01, 0.02, 0.04])
@@ -168,7 +168,7 @@ async def until_all_but_the_last_are_marked(masters: list[FakeMaster]) -> None:
         await asyncio.sleep(0.001)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("how", ["flush", "restart"])
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_marker_that_was_lost_while_a_set_is_founded_gives_no_vote(
@@ -228,7 +228,7 @@ async def test_an_own_marker_is_no_proof_before_the_set_is_judged(
         assert await answers(redlock) == "G" * 5
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "slowest",
     [0.13, 0.2, 0.26, *(pytest.param(late, marks=pytest.mark.full) for late in (0.16, 0.23, 0.3))],
@@ -293,6 +293,7 @@ async def test_after_the_quick_reads_it_is_known_that_masters_do_not_vote(
         assert sum(REREADS) < now() < sum(REREADS) + 0.1
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_set_that_is_founded_in_two_parts_hides_no_flush(
     young: list[FakeMaster], number: int
@@ -322,6 +323,7 @@ async def test_a_set_that_is_founded_in_two_parts_hides_no_flush(
         assert await answers(redlock) == "GGG"
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("others", ["young", "up for long"])
 async def test_a_master_that_was_not_reached_before_its_restart_is_not_new(
     young: list[FakeMaster], others: str
@@ -369,6 +371,7 @@ async def test_a_master_that_hangs_during_its_examination_is_dialled_again(
 # Restarts.
 
 
+@pytest.mark.full
 @pytest.mark.promise("S4")
 async def test_a_majority_that_restarted_empty_grants_nothing_before_the_deadline(
     redlock: Redlock, masters: list[FakeMaster]
@@ -415,7 +418,7 @@ async def test_masters_that_refuse_their_markers_after_a_restart_stay_in_quarant
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(
     "refused",
@@ -502,6 +505,7 @@ async def test_a_member_that_may_have_forgotten_locks_loses_its_vote(
     assert await answers(redlock) == "G" * 5
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("marked", [False, True], ids=["no marker", "another server's marker"])
 @pytest.mark.parametrize(
     ("uptime", "replica", "quarantined"),
@@ -661,6 +665,7 @@ async def test_the_hour_after_a_promotion_costs_no_second_quarantine(
         assert await answers(newcomer) == "G" * 5
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("away", [0.1, 3 * QUARANTINE], ids=["a moment", "for long"])
 @pytest.mark.parametrize("seen", ["by INFO", "by READONLY"])
 async def test_a_server_that_was_seen_as_a_replica_has_no_vote_whatever_it_says(

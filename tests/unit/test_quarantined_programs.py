@@ -219,7 +219,7 @@ async def test_masters_that_come_and_go_do_not_delay_a_single_attempt(
 
 
 @pytest.mark.promise("S3")
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", [0, 1, 3])
 async def test_a_cancelled_first_use_of_a_new_set_leaves_no_key(

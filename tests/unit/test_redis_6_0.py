@@ -90,7 +90,7 @@ async def test_a_master_that_goes_away_before_it_tells_the_time_is_dialled_again
         assert await answers(redlock) == "GGGGG"
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("slowest", [0.1 + step * 0.008 for step in range(16)])
 async def test_a_set_that_is_founded_before_a_master_tells_the_time_ends_no_connection(
     masters: list[FakeMaster], slowest: float

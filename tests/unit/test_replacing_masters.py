@@ -74,6 +74,7 @@ async def programs() -> AsyncIterator[list[Program]]:
         await program.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.full)])
 @pytest.mark.parametrize("uptime", [0.0, pytest.param(1e6, marks=pytest.mark.full)])
 async def test_a_master_is_replaced_in_two_steps_under_held_and_contended_locks(

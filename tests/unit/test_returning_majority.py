@@ -79,7 +79,7 @@ def ends(diary: Diary) -> list[float]:
     return [at for at, event in each if isinstance(event, Lost)]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("ttl", [10_000, pytest.param(30_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("options", [{}, {"master_timeout": 1000}], ids=["again", "late"])
 async def test_no_lease_is_lost_after_a_majority_is_back(

@@ -279,6 +279,7 @@ async def test_a_forced_release_whose_replies_are_late_ends_the_lease_of_its_pro
     await settle(masters, 2)
 
 
+@pytest.mark.full
 async def test_short_reads_beside_a_long_one_seldom_change_the_lock(
     redlock: Redlock, other: Redlock, masters: Masters
 ) -> None:
@@ -630,7 +631,7 @@ async def write_behind_readers(redlock: Redlock) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
 @pytest.mark.parametrize(

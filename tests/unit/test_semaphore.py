@@ -130,6 +130,7 @@ async def until_moved(master: FakeMaster, number: int) -> None:
         await asyncio.sleep(LATENCY / 4)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("end", ["cancelled", "wins"])
@@ -196,6 +197,7 @@ async def test_a_waiter_that_has_given_back_one_permit_follows_to_another_at_onc
     resume(masters)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("after", range(10))
@@ -264,6 +266,7 @@ async def keep_using(
         turns.append(now() - hold - began)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.promise("S8")
 async def test_a_waiter_of_a_smaller_program_keeps_its_place(
@@ -305,6 +308,7 @@ async def test_a_release_while_a_process_subscribes_is_heard_by_all_its_waiters(
         await lease.release()
 
 
+@pytest.mark.full
 @pytest.mark.promise("S8")
 async def test_a_client_that_reaches_a_minority_leaves_the_queues(
     other: Redlock, masters: Masters
@@ -441,7 +445,7 @@ async def test_at_most_so_many_hold(redlock: Redlock, other: Redlock, wait: int)
 
 
 @pytest.mark.promise("S8")
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize(
     ("clients", "permits"),
@@ -721,7 +725,7 @@ async def use_one(redlock: Redlock, permits: int = 2) -> None:
     "situation",
     ["free", "one died", "all died", "moved", pytest.param("crowd", marks=pytest.mark.full)],
 )
-@pytest.mark.spread(2)
+@pytest.mark.spread(0)
 async def test_a_cancellation_anywhere_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: Masters, situation: str, hung: int, when: When
 ) -> None:
@@ -755,6 +759,7 @@ async def test_a_cancellation_anywhere_leaves_nothing(
 # Masters that fail
 
 
+@pytest.mark.full
 @pytest.mark.promise("S2")
 @pytest.mark.parametrize(
     "fault",
@@ -811,6 +816,7 @@ async def test_a_master_that_comes_back_empty_grants_no_permit_twice(masters: Ma
                 await lease.release()
 
 
+@pytest.mark.full
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("apart", [pytest.param(0.1, marks=pytest.mark.full), 10])
 async def test_the_clocks_of_the_masters_differ(apart: float) -> None:
@@ -914,6 +920,7 @@ async def test_max_hold_ends_a_permit(redlock: Redlock) -> None:
     assert now() - began <= 1.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clients", [3, pytest.param(12, marks=pytest.mark.full)])
 async def test_hold_at_least_limits_the_rate(
     redlock: Redlock, other: Redlock, clients: int

@@ -98,6 +98,7 @@ async def use_of(crowd: Crowd, *, strictly: bool) -> tuple[float, float]:
     return used / crowd.permits / crowd.seconds, longest
 
 
+@pytest.mark.full
 @pytest.mark.promise("S8")
 @pytest.mark.parametrize(
     "name",

@@ -161,6 +161,7 @@ async def test_overlapping_sets_exclude_each_other(
                 assert free == set(held).isdisjoint(names), (held, names)
 
 
+@pytest.mark.spread(0)
 @KIND
 async def test_opposite_orders_cause_no_deadlock(
     redlock: Redlock, other: Redlock, kind: Kind

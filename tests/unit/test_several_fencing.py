@@ -19,6 +19,7 @@ def counters(masters: list[FakeMaster], name: str) -> list[int]:
     return [int(master.keys.get(fence(name), "0")) for master in masters]
 
 
+@pytest.mark.full
 @pytest.mark.seeds(1, full=6)
 async def test_tokens_rise_for_each_resource_in_every_mix(
     redlock: Redlock, other: Redlock, masters: list[FakeMaster], seed: int

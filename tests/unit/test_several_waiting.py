@@ -118,6 +118,7 @@ async def test_a_task_that_holds_a_part_gets_an_error(redlock: Redlock) -> None:
 # Local queues
 
 
+@pytest.mark.spread(0)
 @KIND
 async def test_only_idle_local_queues_are_dropped(redlock: Redlock, kind: Kind) -> None:
     async with redlock.lock("a", "b", **kind):

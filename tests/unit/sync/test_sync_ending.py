@@ -357,6 +357,7 @@ with redlock:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is another one")
 def test_a_child_that_was_forked_without_python_is_told_so() -> None:
     done = subprocess.run(
@@ -405,7 +406,7 @@ else:
 
 @pytest.mark.parametrize("during", ["close()", "the exit"])
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit"])
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 def test_one_signal_does_not_end_the_exit(raised: str, during: str) -> None:
     """Such as by a launcher that passes on the Ctrl-C which the terminal has sent to both."""
     done = subprocess.run(
@@ -461,6 +462,7 @@ while sys.argv[1] == "waits" and not redlock.statistics().waiters:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("target", "shown"),
     [("fails", "a defect of the program"), pytest.param("waits", "", marks=pytest.mark.full)],

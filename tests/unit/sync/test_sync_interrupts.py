@@ -474,7 +474,7 @@ def campaigns_again(lock: Lock, profile: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 def test_an_interrupt_where_a_lock_is_held_releases_it_anyway(
     redlock: Redlock,
     act: Callable[[Lock, Any], None],
@@ -637,7 +637,7 @@ def closes(redlock: Redlock, profile: Any) -> None:
 
 @pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
 @pytest.mark.parametrize("act", [leaves_manager, closes], ids=["a block", "close()"])
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 def test_an_interrupt_at_the_end_of_a_manager_closes_it_anyway(
     masters: list[FakeMaster], act: Callable[[Redlock, Any], None], handler: Callable[[], None]
 ) -> None:
