@@ -3,9 +3,10 @@ Judges kept histories again, by the checker of today.
 
     python -m benchmarks.evidence.rejudge [HISTORY...]
 
-Each HISTORY is a packed history, or a folder of such: `histories` in `benchmarks` (the default), or
-in the folder of `matrix --keep`. A line says of each whether its verdict is still the one that was
-kept with it. The exit code is 1 if one is another.
+Each HISTORY is a history, packed or not, or a folder of such: `histories` in `benchmarks` (the
+default) or in the folder of `matrix --keep`, or what `archive --into` has written. A line says of
+each whether its verdict is still the one that was kept with it. The exit code is 1 if one is
+another.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     paths = list(archives(options.histories or [PUBLISHED / "histories"]))
     if not paths:
-        parser.error("there is no packed history (.tar.xz) in these folders")
+        parser.error("there is no history in these folders")
     changed = 0
     for path in paths:
         with unpacked(path) as folder:
@@ -45,9 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def archives(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the packed histories at *paths* and in the folders among them."""
+    """Yield the histories at *paths*, packed or not, and those in the folders among them."""
     for path in paths:
-        yield from sorted(path.glob("*.tar.xz")) if path.is_dir() else [path]
+        if path.is_dir() and not (path / "meta.json").exists():
+            yield from sorted(path.glob("*.tar.xz"))
+            yield from (meta.parent for meta in sorted(path.glob("*/meta.json")))
+        else:
+            yield path
 
 
 def compared(before: dict[str, int] | None, now: dict[str, int]) -> tuple[str, bool]:
