@@ -1,8 +1,7 @@
 """
 Settings of all tests, and the choice of those that run by default.
 
-``python -m pytest`` runs a short form of everything, in five to ten minutes on two
-cores.
+``python -m pytest`` runs a short form of everything, in three to six minutes on two cores.
 ``python -m pytest --full`` runs everything: the second kind of server, faults, long proofs
 and many seeds. Tests marked `full` run there only. Without this option a test marked `seeds`
 gets its first seeds, and a product of parameters marked `spread` some of its cases. A module

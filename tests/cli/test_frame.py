@@ -266,6 +266,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("redlock 0.")
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     code = (

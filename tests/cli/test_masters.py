@@ -103,6 +103,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+@pytest.mark.spread(0)
 @BOTH
 @pytest.mark.parametrize(
     ("number", "status"),
@@ -173,6 +174,7 @@ def is_free(port: int) -> bool:
     return False
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(("command", "status"), [(TESTING, 2), (MASTERS, 70)])
 def test_a_port_that_is_taken_is_named_and_nothing_stays(
     start: Start, folder: Path, command: tuple[str, ...], status: int
@@ -211,6 +213,7 @@ def test_what_it_can_not_do_is_refused(
     assert shown.out == ""
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(("command", "status"), [(TESTING, 2), (MASTERS, 70)])
 def test_without_a_server_it_says_what_to_install(
     command: tuple[str, ...], status: int, folder: Path

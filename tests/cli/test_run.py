@@ -193,6 +193,7 @@ def test_hosts_that_split_the_votes_do_not_all_skip() -> None:
         assert lock.times == 0
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "number",
     [
@@ -606,6 +607,7 @@ def test_a_sigterm_during_the_start(
     assert not masters.is_locked(key)
 
 
+@pytest.mark.full
 def test_another_exit_code_if_others_hold_the_lock(redlock: Start, key: str) -> None:
     holder = redlock("run", key, "--", "/bin/sh", "-c", f"echo ready; {LOOP}")
     assert first_line(holder) == "ready"
@@ -739,6 +741,7 @@ def test_a_sigkill_of_redlock_ends_the_command(redlock: Start, key: str) -> None
     until(lambda: processes_of(group) == [])
 
 
+@pytest.mark.full
 def test_a_command_below_two_locks_ends_when_the_outer_one_is_lost(
     redlock: Start, masters: Masters, key: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_what_only_writers_may_have(
     assert capsys.readouterr().err == wanted
 
 
+@pytest.mark.full
 def test_readers_are_shown_and_released_by_force(
     redlock: Start, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -286,10 +286,9 @@ class Grammar:
         message = message.removeprefix(first)
         if not rest:
             return None if message else frozenset()
-        for end in range(len(message) + 1):
-            if message.startswith(rest[0], end) and (
-                len(rest) > 1 or rest[0] or end == len(message)
-            ):
+        end = -1
+        while (end := message.find(rest[0], end + 1)) != -1:
+            if len(rest) > 1 or rest[0] or end == len(message):
                 inner = self.parts(message[:end])
                 outer = None if inner is None else self._filled(message[end:], tuple(rest))
                 if inner is not None and outer is not None:

@@ -23,6 +23,8 @@ from .kit import Script
 ROOT = Path(__file__).parents[2]
 A = {"commit": "aaaa", "clean": True, "load": 0.5}
 B = {"commit": "bbbb", "clean": False, "load": 2.0}
+PARTS = 12
+"""The short run judges one of them, which takes a second of processor time."""
 
 
 # ------------------------------------------------------------------------ what is measured
@@ -251,6 +253,15 @@ def test_a_folder_without_histories_is_an_error(
     assert "there is no history in these folders" in capsys.readouterr().err
 
 
-def test_no_verdict_on_a_kept_history_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(rejudge.archives([PUBLISHED / "histories"]))
+@pytest.mark.spread(0)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_verdict_on_a_kept_history_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    histories = list(rejudge.archives([PUBLISHED / "histories"]))[part::PARTS]
+    (tmp_path / "histories").mkdir()
+    for path in histories:
+        (tmp_path / "histories" / path.name).symlink_to(path)
+    monkeypatch.setattr(rejudge, "PUBLISHED", tmp_path)
     assert rejudge.main([]) == 0, capsys.readouterr().out
+    assert capsys.readouterr().out.count(": the same") == len(histories) > 0

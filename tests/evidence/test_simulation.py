@@ -90,6 +90,7 @@ def test_a_seed_has_the_same_story_in_each_process() -> None:
     assert "HOLDS until" in stories[0]
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("begin", [0, WIDER])
 @pytest.mark.parametrize("first", range(0, 200 if FULL else 20, 10))
 def test_the_promises_hold_among_all_faults(begin: int, first: int) -> None:

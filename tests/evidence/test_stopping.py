@@ -123,7 +123,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.spread(0)
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("run", RUNS, ids=["matrix", "soak"])
 def test_a_run_that_is_ended_leaves_nothing(

@@ -94,6 +94,7 @@ def named(value: object) -> str | None:
 # --------------------------------------------------------------------------- real runs
 
 
+@pytest.mark.full
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.promise("S1")

@@ -236,6 +236,7 @@ def fresh(kind: str) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.full
 async def test_a_failover_that_loses_a_grant_has_one_holder(fresh: Cluster) -> None:
     """The replica was away when the lock was granted, and is promoted while the lease is valid."""
     site, long = fresh, 10_000
@@ -292,6 +293,7 @@ async def test_a_killed_primary_is_replaced(site: Cluster) -> None:
         await until(lambda: holders.count("a", promoted) + holders.count("b", promoted) > 3, 60)
 
 
+@pytest.mark.full
 async def test_a_paused_primary_does_not_vote_when_it_wakes(site: Cluster) -> None:
     """Its successor has been quarantined, and votes. Requests lie in the sockets of the old one."""
     async with program(site) as one, program(site) as other:
@@ -339,6 +341,7 @@ async def test_a_planned_failover_costs_the_quarantine(site: Cluster, how: str) 
         assert began + QUARANTINE < late < switched + QUARANTINE + LATE
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("how", ["move", "take"])
 async def test_a_slot_that_moves_has_a_new_owner(site: Cluster, how: str) -> None:
     """With its keys, as in a reshard, or without: in both cases the new owner is quarantined."""
@@ -400,7 +403,7 @@ async def test_nodes_that_come_and_go_cost_no_vote(site: Cluster) -> None:
 # Availability.
 
 
-@pytest.mark.spread(0)
+@pytest.mark.full
 @pytest.mark.parametrize("required", ["no", "yes"])
 async def test_full_coverage_decides_whether_others_stop(
     site: Cluster, required: str, caplog: pytest.LogCaptureFixture
@@ -454,6 +457,7 @@ async def test_a_master_whose_failover_is_underway_costs_the_others_nothing(site
 # Tags, and numbers of masters.
 
 
+@pytest.mark.full
 async def test_two_tags_on_one_node_have_one_vote(site: Cluster) -> None:
     """The error names a primary that has no tag."""
     first, second = (slot_of(tag) for tag in TAGS[:2])

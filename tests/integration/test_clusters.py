@@ -109,6 +109,7 @@ def test_a_slot_that_is_taken_loses_its_keys(up: Cluster) -> None:
     up.take(SLOT, old)
 
 
+@pytest.mark.full
 def test_a_failover_loses_a_grant_and_the_paused_one_grants_once_more(up: Cluster) -> None:
     """Its vote counts twice, unless somebody asks the other nodes first."""
     old = up.owner(SLOT)

@@ -568,6 +568,7 @@ async def test_sets_of_masters_are_declared_as_to_a_real_one(server: EmbeddedMas
         assert pair.ask(pack(b"GET", b"key"))[1] == before
 
 
+@pytest.mark.full
 async def test_the_fake_has_the_fields_of_info_that_a_real_one_has(server: EmbeddedMaster) -> None:
     """Checked are the fields that the restart guard reads."""
     fake = FakeMaster()

@@ -75,6 +75,7 @@ async def test_a_flush_of_a_majority_gives_no_lock_to_two_holders(
         assert any("flushed" in vote.detail or "marked" in vote.detail for vote in last), last
 
 
+@pytest.mark.full
 async def test_a_master_that_was_seen_as_a_replica_waits_although_info_hides_it(
     masters: list[EmbeddedMaster], services: list[Proxy], caplog: pytest.LogCaptureFixture
 ) -> None:

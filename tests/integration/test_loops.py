@@ -154,6 +154,7 @@ USES = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: str(factory.__name__))
 @pytest.mark.parametrize("use", USES, ids=lambda use: str(use.__name__))
 def test_every_loop_will_do(masters: list[RealMaster], factory: Factory, use: Use) -> None:

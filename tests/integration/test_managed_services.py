@@ -87,6 +87,7 @@ def votes(redlock: Redlock) -> list[bool]:
     return [master.votes for master in redlock.statistics().masters]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     "options", [{}, {"fencing": True}, {"fair": True, "fencing": True}], ids=str
 )
@@ -111,6 +112,7 @@ async def test_a_lock_is_held_extended_refused_and_handed_over(
     await until(lambda: gone(masters, "a") and gone(masters, "b"))
 
 
+@pytest.mark.spread(0)
 async def test_fair_waiters_get_it_in_order(
     services: list[Proxy], masters: list[EmbeddedMaster]
 ) -> None:
@@ -131,6 +133,7 @@ async def test_fair_waiters_get_it_in_order(
     assert order == [1, 2, 3]
 
 
+@pytest.mark.spread(0)
 async def test_readers_share_and_a_writer_waits_for_them(services: list[Proxy]) -> None:
     async with opened(services) as one, opened(services) as two, opened(services) as three:
         first = await one.lock("doc", ttl=8_000, shared=True).acquire()
@@ -149,6 +152,7 @@ async def test_readers_share_and_a_writer_waits_for_them(services: list[Proxy]) 
         await got.release()
 
 
+@pytest.mark.spread(0)
 async def test_no_more_than_the_permits_are_held(services: list[Proxy]) -> None:
     async with opened(services) as one, opened(services) as two, opened(services) as three:
         leases = [
@@ -258,7 +262,7 @@ def replicates(server: EmbeddedMaster) -> bool:
     return bool(call(server, "INFO", "replication")["master_link_status"] == "up")
 
 
-@pytest.mark.spread(0)
+@pytest.mark.full
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("hides", [(), PROMOTION], ids=["INFO shows it", "INFO hides it"])
 async def test_of_three_such_addresses_the_new_server_has_no_vote_beside_the_old_one(

@@ -114,7 +114,7 @@ class Both:
 
 
 @pytest.mark.promise("S1", "S8")
-@pytest.mark.seeds(2, full=8)
+@pytest.mark.seeds(1, full=8)
 def test_a_real_server_does_what_the_fake_does(real: Real, seed: int) -> None:
     """Each reply, each push, who holds and who waits are the same after each request."""
 

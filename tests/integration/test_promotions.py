@@ -61,7 +61,7 @@ async def detached_copy(of: EmbeddedMaster, to: EmbeddedMaster) -> None:
     call(to, "REPLICAOF", "NO", "ONE")
 
 
-@pytest.mark.spread(0)
+@pytest.mark.full
 @pytest.mark.parametrize("forgotten", [False, True], ids=["just now", "an hour ago"])
 async def test_a_newcomer_finds_a_promoted_master(
     masters: list[EmbeddedMaster], *, forgotten: bool

@@ -180,6 +180,7 @@ async def can_fail_over(site: Site) -> bool:
     return False
 
 
+@pytest.mark.full
 async def test_a_wrong_login_in_a_url_is_told_without_it(site: Site) -> None:
     hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in site.sentinels)
     wrong = f"sentinel_password={SECRET_IN_URL}"

@@ -115,6 +115,7 @@ def thread():
 """
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("work", ["task", "thread"])
 async def test_uvicorn_cuts_a_request_off(
     work: str, masters: list[RealMaster], tmp_path: Path

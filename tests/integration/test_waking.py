@@ -122,10 +122,10 @@ async def test_a_waiter_subscribes_again_on_new_connections(
             await waiter
 
 
+@pytest.mark.spread(0)
 @KIND
 @pytest.mark.promise("S9")
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-@pytest.mark.spread(1)
 async def test_masters_that_come_back_notify_waiters(
     redlock: Redlock, masters: list[RealMaster], options: dict[str, Any], fault: str
 ) -> None:
@@ -191,6 +191,7 @@ async def test_a_key_that_goes_before_the_subscription_is_a_loss(
         await is_lost(lease)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S2")
 @pytest.mark.parametrize("fault", ["cut", "cut and deleted", "restart"])
 async def test_a_holder_subscribes_again_on_new_connections(

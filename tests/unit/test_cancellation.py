@@ -14,7 +14,7 @@ from .kit import Masters, cancelling, check_no_keys, hang, keys, now
 pytestmark = [pytest.mark.promise("S3")]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
 @pytest.mark.parametrize("use", [*USES, *SHARING])

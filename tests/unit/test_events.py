@@ -484,6 +484,7 @@ async def test_an_acquisition_emits_its_cancellation_but_not_a_closing(
         assert diary.events == events
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("use", USES)
 async def test_wherever_it_is_cancelled_each_lease_has_one_end(

@@ -490,6 +490,7 @@ def run(master: FakeMaster, text: str, *words: bytes, keys: int = 0) -> object:
     return master.execute([b"EVALSHA", sha, b"%d" % keys, *words])
 
 
+@pytest.mark.full
 def test_only_the_fake_master_needs_lupa() -> None:
     shown = subprocess.run(
         [sys.executable, "-c", WITHOUT_LUPA], capture_output=True, text=True, check=True

@@ -160,7 +160,7 @@ async def test_a_key_that_is_gone_when_its_counter_is_raised_is_no_grant(
         assert values(masters) == [None] * 5
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @FAIR
 @pytest.mark.parametrize("at", range(1, 60, 2))
 async def test_a_token_is_higher_than_those_granted_in_a_stall(

@@ -669,7 +669,7 @@ class Schedule:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.seeds(4, full=80)
+@pytest.mark.seeds(2, full=80)
 async def test_no_two_hold_the_lock_at_once(seed: int) -> None:
     schedule = Schedule(seed)
     await schedule.run()

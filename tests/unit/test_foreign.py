@@ -54,6 +54,7 @@ async def test_the_vote_names_the_type_of_the_key(
     assert all(master._keys.keys() <= {b"r", b"redlock_aio:marker"} for master in masters)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("options", [{}, {"fencing": True}, {"fair": True}], ids=str)
 async def test_attempts_on_a_key_of_another_type_are_rare(
     redlock: Redlock, masters: list[FakeMaster], options: dict[str, bool]

@@ -124,7 +124,7 @@ async def test_after_that_time_the_lock_is_released_as_usual(
         assert keys(masters) == [{}] * 5
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("here", [False, True])
 @ALL_KINDS

@@ -132,7 +132,7 @@ def test_metadata_is_a_small_json_object(metadata: Any, kind: type[Exception], m
 # Where other programs see it
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("names", [("r",), ("r", "s")])
 @OPTIONS
 @pytest.mark.parametrize("theirs", [{}, {"fair": True}, {"wait": 100}], ids=str)

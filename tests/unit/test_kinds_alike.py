@@ -78,6 +78,7 @@ def answers(lease: Lease) -> list[Answer]:
 # The votes of a lease.
 
 
+@pytest.mark.spread(0)
 @ALIKE
 @pytest.mark.parametrize(
     ("late", "answer"),
@@ -375,11 +376,11 @@ async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
 # A first request that is answered after the timeout.
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S3")
 @ALIKE
 @pytest.mark.parametrize("wait", [0, 30, 100])
 @pytest.mark.parametrize("how", ["slow", "hung"])
-@pytest.mark.spread(2)
 async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
     masters: Masters, kind: str, wait: int, how: str
 ) -> None:
@@ -397,11 +398,11 @@ async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
     assert not remaining_keys(masters, counters=False)
 
 
+@pytest.mark.spread(0)
 @pytest.mark.promise("S5")
 @ALIKE
 @pytest.mark.parametrize("latency", [0.005, 0.02, 0.045])
 @pytest.mark.parametrize("wait", [1, 5, 30, 100])
-@pytest.mark.spread(2)
 async def test_nobody_waits_for_what_its_own_first_request_was_granted(
     kind: str, latency: float, wait: int
 ) -> None:

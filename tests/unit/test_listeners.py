@@ -101,7 +101,7 @@ async def story(listener: Listener | None) -> tuple[list[object], list[str]]:
     return seen, tokens
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, RecursionError])
 def test_a_listener_that_fails_changes_nothing(
     error: type[BaseException], caplog: pytest.LogCaptureFixture

@@ -546,7 +546,7 @@ async def test_keys_of_another_type_are_errors_that_leave_nothing(one: One, what
 
 
 @pytest.mark.promise("S1", "S8")
-@pytest.mark.seeds(3, full=60)
+@pytest.mark.seeds(1, full=60)
 async def test_the_queues_agree_with_the_index_after_each_of_many_requests(
     one: One, seed: int
 ) -> None:

@@ -404,9 +404,9 @@ else:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("during", ["close()", "the exit"])
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit"])
-@pytest.mark.spread(0)
 def test_one_signal_does_not_end_the_exit(raised: str, during: str) -> None:
     """Such as by a launcher that passes on the Ctrl-C which the terminal has sent to both."""
     done = subprocess.run(

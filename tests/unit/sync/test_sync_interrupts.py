@@ -508,13 +508,13 @@ def test_the_loss_of_another_lease_of_its_name_is_an_interrupt_as_well(
     assert calls > 5
 
 
+@pytest.mark.spread(0)
 @pytest.mark.parametrize(
     "options",
     [{}, {"fair": True, "fencing": True}, {"permits": 1}],
     ids=["plain", "fair", "permit"],
 )
 @pytest.mark.parametrize("handler", [time_is_over, other_is_lost])
-@pytest.mark.spread(1)
 def test_an_interrupted_export_releases_the_lock(
     redlock: Redlock, options: Any, handler: Callable[[], None]
 ) -> None:
