@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from .provenance import ROOT, commit, measured
-from .rejudge import archives
 from .results import PUBLISHED, Entry, Results
 from .stopping import stop_cleanly
 from .tables import table
@@ -300,7 +299,7 @@ def _seeds(failed: int) -> str:
 
 def histories(share: Share) -> Iterator[Finding]:
     """Judge kept histories again."""
-    for path in in_turn(share, list(archives([PUBLISHED / "histories"]))):
+    for path in in_turn(share, sorted((PUBLISHED / "histories").glob("*.tar.xz"))):
 
         def repeat(path: Path = path) -> str:
             code, said = share.run("benchmarks.evidence.rejudge", path)
@@ -317,7 +316,7 @@ def porcupine(share: Share) -> Iterator[Finding]:
         yield Finding("porcupine", "", "both agree", f"{SKIPPED}: --porcupine names no source")
         return
     # It is built once, so all that fit into the share are judged by one command.
-    known = list(archives([PUBLISHED / "histories"]))
+    known = sorted((PUBLISHED / "histories").glob("*.tar.xz"))
     chosen = share.chance.sample(known, min(len(known), max(1, int(share.seconds / 10))))
 
     def repeat() -> str:

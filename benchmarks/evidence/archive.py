@@ -4,8 +4,8 @@ Keeps the histories of a whole run of the matrix in one small file.
     python -m benchmarks.evidence.archive FILE --of HISTORY...    writes it
     python -m benchmarks.evidence.archive FILE --into FOLDER      writes each history to a folder
 
-Each HISTORY is one as for `rejudge`, or a folder of such. FILE is a tar with a short form of their
-lines, which takes a third of what the histories packed one by one take:
+Each HISTORY is a history, packed or not, or a folder of such. FILE is a tar with a short form of
+their lines, which takes a third of what the histories packed one by one take:
 
 - Instants are in µs. `at` is the difference to that of the line before, `until` that to `at`.
 - All other whole numbers are differences to the last one of the same field and client.
@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from .checker import check
-from .export import unpacked
-from .rejudge import archives, compared, counts, kept
+from .export import named, unpacked
+from .rejudge import compared, counts, kept
 from .stopping import stop_cleanly
 
 LEASES = ("lease", "from")
@@ -55,10 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.into is not None:
         print(f"{extract(options.file, options.into)} histories are in {options.into}")
         return 0
-    paths = list(archives(options.of))
-    if not paths:
-        parser.error("there is no history in these folders")
-    return write(options.file, paths)
+    return write(options.file, named(options.of, parser))
 
 
 def write(file: Path, paths: Iterable[Path]) -> int:

@@ -3,10 +3,10 @@ Histories as other checkers read them: JSON, with all operations of each lock an
 
     python -m benchmarks.evidence.export HISTORY... > histories.jsonl
 
-A HISTORY is a folder, or a packed one (`.tar.xz`) as those in `benchmarks/histories`. Each becomes
-one line: `{"history": NAME, "objects": [...]}`. An object has a name, a model and operations, each
-with the number of its client, and with `call` and `return` in ns. `return` is null for an operation
-that may take effect at any later time, or never.
+Each HISTORY is a history, packed (`.tar.xz`) as those in `benchmarks/histories` or not, or a folder
+of such. A history becomes one line: `{"history": NAME, "objects": [...]}`. An object has a name, a
+model and operations, each with the number of its client, and with `call` and `return` in ns.
+`return` is null for an operation that may take effect at any later time, or never.
 
 - `lock`: a key that is locked, or a permit of a semaphore. Its operations are `acquire`, from its
   invocation to the instant at which the lease was promised, and `release`, at the instant at which
@@ -23,7 +23,7 @@ import sys
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("histories", nargs="+", type=Path, metavar="HISTORY")
-    for path in parser.parse_args(arguments).histories:
+    for path in named(parser.parse_args(arguments).histories, parser):
         with unpacked(path) as folder:
             print(json.dumps({"history": path.name, "objects": objects(read(folder))}))
     return 0
+
+
+def named(paths: Iterable[Path], parser: argparse.ArgumentParser) -> list[Path]:
+    """
+    Return the histories at *paths*, packed or not, and those in the folders among them.
+
+    If there is nothing at a path, or no history in a folder, the program ends with an error.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            parser.error(f"there is no file or folder {path}")
+        if not path.is_dir() or (path / "meta.json").exists():
+            found.append(path)
+            continue
+        inside = sorted(path.glob("*.tar.xz"))
+        inside += (meta.parent for meta in sorted(path.glob("*/meta.json")))
+        if not inside:
+            parser.error(f"there is no history in the folder {path}")
+        found += inside
+    return found
 
 
 @contextlib.contextmanager

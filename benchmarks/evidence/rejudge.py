@@ -12,12 +12,12 @@ another.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .checker import NEEDLESS, PROMISES, Verdict, check
-from .export import unpacked
+from .export import named, unpacked
 from .provenance import checker
 from .results import PUBLISHED
 from .stopping import stop_cleanly
@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("histories", nargs="*", type=Path, metavar="HISTORY")
     options = parser.parse_args(arguments)
-    paths = list(archives(options.histories or [PUBLISHED / "histories"]))
-    if not paths:
-        parser.error("there is no history in these folders")
+    paths = named(options.histories or [PUBLISHED / "histories"], parser)
     changed = 0
     for path in paths:
         with unpacked(path) as folder:
@@ -43,16 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changed += differs
     print(f"{changed} of {len(paths)} verdicts changed; the checker is of commit {checker()}")
     return int(changed > 0)
-
-
-def archives(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the histories at *paths*, packed or not, and those in the folders among them."""
-    for path in paths:
-        if path.is_dir() and not (path / "meta.json").exists():
-            yield from sorted(path.glob("*.tar.xz"))
-            yield from (meta.parent for meta in sorted(path.glob("*/meta.json")))
-        else:
-            yield path
 
 
 def compared(before: dict[str, int] | None, now: dict[str, int]) -> tuple[str, bool]:

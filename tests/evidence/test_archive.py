@@ -117,7 +117,7 @@ def test_a_folder_without_histories_is_an_error(
 ) -> None:
     with pytest.raises(SystemExit):
         archive.main([str(tmp_path / "all.tar.xz"), "--of", str(tmp_path)])
-    assert "there is no history in these folders" in capsys.readouterr().err
+    assert f"there is no history in the folder {tmp_path}" in capsys.readouterr().err
 
 
 @NEEDS_IT

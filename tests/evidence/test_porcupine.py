@@ -2,10 +2,11 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from evidence import porcupine as other
+from evidence import porcupine as other, rejudge
 from evidence.export import main, objects, unpacked
 from evidence.history import History, Operation, read
 from evidence.porcupine import Object, Porcupine, Verdicts, built, said
@@ -84,6 +85,41 @@ def test_folders_and_packed_histories_become_a_line_each(
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["history"], second["history"]) == (folder.name, "cell.tar.xz")
     assert first["objects"] == second["objects"]
+
+
+def test_a_folder_stands_for_the_histories_in_it(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.section("w0/0", 10, 20)
+    folder = script.save()
+    pack(folder, "cell", tmp_path)
+    (tmp_path / "histories" / "open").symlink_to(folder)
+    assert main([str(tmp_path / "histories")]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line["history"] for line in lines] == ["cell.tar.xz", "open"]
+
+
+@pytest.mark.parametrize(
+    "program", [main, other.main, rejudge.main], ids=["export", "porcupine", "rejudge"]
+)
+def test_nothing_is_judged_if_one_of_the_paths_has_no_history(
+    script: Script,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    program: Callable[[list[str]], int],
+) -> None:
+    script.section("w0/0", 10, 20)
+    folder = script.save()
+    (tmp_path / "empty").mkdir()
+    for path, why in {
+        tmp_path / "empty": "there is no history in the folder",
+        tmp_path / "away": "there is no file or folder",
+    }.items():
+        with pytest.raises(SystemExit):
+            program([str(folder), str(path)])
+        shown = capsys.readouterr()
+        assert f"error: {why} {path}" in shown.err
+        assert not shown.out
 
 
 def test_an_archive_without_a_history_is_named(tmp_path: Path) -> None:

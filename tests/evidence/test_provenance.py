@@ -250,7 +250,7 @@ def test_a_folder_without_histories_is_an_error(
 ) -> None:
     with pytest.raises(SystemExit):
         rejudge.main([str(tmp_path)])
-    assert "there is no history in these folders" in capsys.readouterr().err
+    assert f"there is no history in the folder {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.spread(0)
@@ -258,7 +258,7 @@ def test_a_folder_without_histories_is_an_error(
 def test_no_verdict_on_a_kept_history_has_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    histories = list(rejudge.archives([PUBLISHED / "histories"]))[part::PARTS]
+    histories = sorted((PUBLISHED / "histories").iterdir())[part::PARTS]
     (tmp_path / "histories").mkdir()
     for path in histories:
         (tmp_path / "histories" / path.name).symlink_to(path)
