@@ -45,7 +45,6 @@ async def ended(acquiring: asyncio.Task[Lease]) -> bool:
     return False
 
 
-@pytest.mark.spread(0)
 @pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
 @ALIKE
 async def test_no_lease_is_acquired_from_a_manager_that_is_closed_meanwhile(

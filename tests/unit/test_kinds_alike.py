@@ -78,7 +78,7 @@ def answers(lease: Lease) -> list[Answer]:
 # The votes of a lease.
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @ALIKE
 @pytest.mark.parametrize(
     ("late", "answer"),
@@ -203,8 +203,8 @@ async def test_a_later_holder_keeps_the_lock(
 # Leases that were won after a wait.
 
 
+@pytest.mark.spread(1)
 @pytest.mark.promise("S6")
-@pytest.mark.spread(0)
 @ALIKE
 @pytest.mark.parametrize("fault", [kill, hang, restart])
 @pytest.mark.parametrize(("after", "more"), [(0.2, 0), (1.0, 0), (0.2, 2)])
@@ -263,10 +263,10 @@ async def test_no_lease_of_a_bare_majority_ends_with_one_master_more(
     assert not remaining_keys(masters, counters=False)
 
 
+@pytest.mark.spread(1)
 @ALIKE
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("ttl", [10_000, 30_000])
-@pytest.mark.spread(0)
 async def test_a_restored_key_lasts_as_long_as_an_extension_that_was_counted(
     other: Redlock, masters: list[FakeMaster], kind: str, ttl: int
 ) -> None:
@@ -330,7 +330,7 @@ async def test_the_queue_waits_no_longer_for_a_holder_that_has_shortened_its_lea
             link.mend()
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @ALIKE
 @pytest.mark.promise("S1")
 async def test_a_lease_that_was_shortened_is_held_until_then(
@@ -376,7 +376,7 @@ async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
 # A first request that is answered after the timeout.
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @pytest.mark.promise("S3")
 @ALIKE
 @pytest.mark.parametrize("wait", [0, 30, 100])

@@ -417,8 +417,8 @@ async def test_masters_that_refuse_their_markers_after_a_restart_stay_in_quarant
         assert await answers(other, "r") == "G" * number
 
 
+@pytest.mark.spread(1)
 @pytest.mark.promise("S1")
-@pytest.mark.spread(0)
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(
     "refused",
@@ -665,7 +665,7 @@ async def test_the_hour_after_a_promotion_costs_no_second_quarantine(
         assert await answers(newcomer) == "G" * 5
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("away", [0.1, 3 * QUARANTINE], ids=["a moment", "for long"])
 @pytest.mark.parametrize("seen", ["by INFO", "by READONLY"])
 async def test_a_server_that_was_seen_as_a_replica_has_no_vote_whatever_it_says(

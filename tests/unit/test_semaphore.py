@@ -130,7 +130,6 @@ async def until_moved(master: FakeMaster, number: int) -> None:
         await asyncio.sleep(LATENCY / 4)
 
 
-@pytest.mark.spread(0)
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.promise("S3")
 @pytest.mark.parametrize("end", ["cancelled", "wins"])

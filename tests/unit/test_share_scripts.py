@@ -104,7 +104,7 @@ async def one() -> One:
 
 
 @pytest.mark.promise("S1")
-@pytest.mark.seeds(1, full=60)
+@pytest.mark.seeds(3, full=60)
 async def test_the_rules_hold_after_each_of_many_requests(one: One, seed: int) -> None:
     """R1 to R4, the order of the queue, and who is granted: see `shares.Model`."""
     model = Model(one.send, lambda: one.now)

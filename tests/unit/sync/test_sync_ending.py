@@ -357,7 +357,6 @@ with redlock:
 """
 
 
-@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library is another one")
 def test_a_child_that_was_forked_without_python_is_told_so() -> None:
     done = subprocess.run(
@@ -404,7 +403,7 @@ else:
 """
 
 
-@pytest.mark.full
+@pytest.mark.spread(0)
 @pytest.mark.parametrize("during", ["close()", "the exit"])
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit"])
 def test_one_signal_does_not_end_the_exit(raised: str, during: str) -> None:
