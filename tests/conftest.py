@@ -92,10 +92,10 @@ def stop_as_an_interrupt_does() -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
-    Return how many processes run the tests: one for each core, but at most four, and some more.
+    Return how many processes run the tests: three for each core, of at most four cores.
 
-    Tests in virtual time keep a core busy. Those with real servers wait for half of the time and
-    longer.
+    Those with real servers wait for half of the time and longer. Tests in virtual time keep a core
+    busy: alone they get one process for each core, and one more for those with threads.
     """
     cores = min(os.cpu_count() or 1, 4)
     if all("tests/unit" in argument for argument in config.args):

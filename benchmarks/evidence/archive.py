@@ -13,9 +13,10 @@ their lines, which takes a third of what the histories packed one by one take:
 - Lines with the same fields, "what" and "how" form a table, and are kept by columns. So that what
   is alike is side by side, and the compression finds it.
 
-What comes back has instants in whole µs and other names of leases; all else is as it was, down to
-the order of the lines. Each history is judged in that form before FILE is written. If a verdict is
-another than the one that was kept with it, FILE is not written, and the exit code is 1.
+What comes back has instants in whole µs and other names of leases, but for those in the verdict
+that was kept with it. All else is as it was, down to the order of the lines. Each history is judged
+in both forms before FILE is written. If a promise is broken more often in one of them than in the
+other, FILE is not written, and the exit code is 1.
 """
 
 import argparse
@@ -23,23 +24,31 @@ import contextlib
 import io
 import json
 import lzma
+import shutil
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .checker import check
 from .export import named, unpacked
-from .rejudge import compared, counts, kept
+from .rejudge import compared, counts
+from .results import parts
 from .stopping import stop_cleanly
 
 LEASES = ("lease", "from")
-KEPT = (".json", ".jsonl", ".log")
+ROOT = "archive"
+"""The folder of all in it; a packed history, which has another form, has none."""
 
 Line = dict[str, Any]
 Table = dict[str, Any]
+
+
+class NoArchiveError(Exception):
+    """A file is not what this program has written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,10 +61,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--of", nargs="+", type=Path, metavar="HISTORY")
     what.add_argument("--into", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
-    if options.into is not None:
-        print(f"{extract(options.file, options.into)} histories are in {options.into}")
-        return 0
-    return write(options.file, named(options.of, parser))
+    target = options.into or options.file
+    if not target.resolve().parent.is_dir():
+        parser.error(f"there is no folder for {target}")
+    if options.of is not None:
+        if options.file.is_dir():
+            parser.error(f"{options.file} is a folder")
+        paths = named(options.of, parser)
+        again = [name for name, count in Counter(map(name_of, paths)).items() if count > 1]
+        if again:
+            parser.error(f"several histories are named {', '.join(again)}")
+        try:
+            return write(options.file, paths)
+        except OSError as error:
+            parser.error(str(error))
+    if options.into.exists() and (not options.into.is_dir() or any(options.into.iterdir())):
+        parser.error(f"{options.into} is no empty folder")
+    try:
+        found = extract(options.file, options.into)
+    except (OSError, NoArchiveError) as error:
+        parser.error(str(error))
+    print(f"{found} histories are in {options.into}")
+    return 0
 
 
 def write(file: Path, paths: Iterable[Path]) -> int:
@@ -64,63 +91,95 @@ def write(file: Path, paths: Iterable[Path]) -> int:
     changed = 0
     for path in paths:
         with unpacked(path) as folder, tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
-            short = shortened[folder.name] = shorten(folder)
-            again = Path(scratch) / folder.name
+            short = shortened[name_of(path)] = shorten(folder)
+            again = Path(scratch) / "again"
             restore(short, again)
-            says, differs = compared(kept(folder), counts(check(again)))
+            says, differs = compared(counts(check(folder)), counts(check(again)))
         if differs:
             print(f"{path.name}: {says}", file=sys.stderr, flush=True)
         changed += differs
     if changed:
         print(f"{changed} of {len(shortened)} verdicts changed: nothing is written")
         return 1
-    part = file.with_suffix(".part")
-    with (
-        lzma.open(part, "wb", preset=9 | lzma.PRESET_EXTREME) as packed_file,
-        tarfile.open(fileobj=packed_file, mode="w|") as archive,
-    ):
-        for name, files in sorted(shortened.items()):
-            for each, content in sorted(files.items()):
-                info = tarfile.TarInfo(f"{name}/{each}")
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-    part.replace(file)
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with (
+            lzma.open(part, "wb", preset=9 | lzma.PRESET_EXTREME) as packed_file,
+            tarfile.open(fileobj=packed_file, mode="w|") as archive,
+        ):
+            for name, files in sorted(shortened.items()):
+                for each, content in sorted(files.items()):
+                    info = tarfile.TarInfo(f"{ROOT}/{name}/{each}")
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
     print(f"{len(shortened)} histories are in {file}: {file.stat().st_size:,} bytes")
     return 0
 
 
+def name_of(path: Path) -> str:
+    """Return the name in an archive of the history at *path*."""
+    return path.resolve().name.removesuffix(".tar.xz")
+
+
 def extract(file: Path, into: Path) -> int:
-    """Write each history of the archive *file* to a folder in *into*; return how many there are."""
-    found = 0
-    for name, files in histories(file):
-        restore(files, into / name)
-        found += 1
+    """
+    Write each history of the archive *file* to a folder in *into*; return how many there are.
+
+    Raises:
+        NoArchiveError: *file* is no archive, or a part of one. Nothing is written.
+
+        OSError: *file* can't be read, or *into* not be written.
+    """
+    part = into.with_name(f"{into.name}.part")
+    part.mkdir()
+    try:
+        found = 0
+        for name, files in histories(file):
+            restore(files, part / name)
+            found += 1
+        part.replace(into)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return found
 
 
 def histories(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield the name and the files of each history in the archive *file*, in its short form."""
+    """
+    Yield the name and the files of each history in the archive *file*, in its short form.
+
+    Raises:
+        NoArchiveError: *file* is no archive, or a part of one.
+    """
     name, files = "", dict[str, bytes]()
-    with contextlib.closing(tarfile.open(file)) as archive:
-        for member in archive:
-            folder, _, each = member.name.partition("/")
-            if folder != name:
-                if files:
+    try:
+        with contextlib.closing(tarfile.open(file)) as archive:
+            for member in archive:
+                root, *rest = member.name.split("/")
+                # No name leads out of the folder to which it will be written.
+                if root != ROOT or len(rest) != 2 or not {"", ".", ".."}.isdisjoint(rest):
+                    raise NoArchiveError(f"{file} is no archive of histories: {member.name} in it")
+                folder, each = rest
+                if folder != name and files:
                     yield name, files
-                name, files = folder, {}
-            if content := archive.extractfile(member):
-                files[each] = content.read()
-    if files:
-        yield name, files
+                    files = {}
+                name = folder
+                if content := archive.extractfile(member):
+                    files[each] = content.read()
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise NoArchiveError(f"{file} is no archive of histories: {error}") from error
+    if not files:
+        raise NoArchiveError(f"{file} is no archive of histories: it is empty")
+    yield name, files
 
 
 def shorten(folder: Path) -> dict[str, bytes]:
     """Return the files of the history in *folder*; those of lines in their short form."""
     leases: dict[str, int] = {}
     found = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix not in KEPT:
-            continue
+    for path in parts(folder):
         content = path.read_bytes()
         if path.suffix == ".jsonl":
             # A process that was killed may have left half a line.
@@ -204,7 +263,7 @@ def series(event: Line, field: str) -> object:
 
 def packed(value: object) -> bytes:
     """Return JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ model and operations, each with the number of its client, and with `call` and `r
 import argparse
 import contextlib
 import json
+import lzma
 import sys
 import tarfile
 import tempfile
@@ -30,6 +31,8 @@ from typing import Any
 from .history import NEVER, History, Operation, read
 from .leases import Leases
 
+PACKED = ".tar.xz"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print histories."""
@@ -37,9 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("histories", nargs="+", type=Path, metavar="HISTORY")
-    for path in named(parser.parse_args(arguments).histories, parser):
-        with unpacked(path) as folder:
-            print(json.dumps({"history": path.name, "objects": objects(read(folder))}))
+    try:
+        for path in named(parser.parse_args(arguments).histories, parser):
+            with unpacked(path) as folder:
+                print(json.dumps({"history": path.name, "objects": objects(read(folder))}))
+    except OSError as error:
+        parser.error(str(error))
     return 0
 
 
@@ -53,15 +59,21 @@ def named(paths: Iterable[Path], parser: argparse.ArgumentParser) -> list[Path]:
     for path in paths:
         if not path.exists():
             parser.error(f"there is no file or folder {path}")
-        if not path.is_dir() or (path / "meta.json").exists():
+        if not path.is_dir() or is_history(path):
             found.append(path)
             continue
-        inside = sorted(path.glob("*.tar.xz"))
-        inside += (meta.parent for meta in sorted(path.glob("*/meta.json")))
+        inside = [each for each in sorted(path.iterdir()) if is_history(each)]
         if not inside:
             parser.error(f"there is no history in the folder {path}")
         found += inside
     return found
+
+
+def is_history(path: Path) -> bool:
+    """Return whether *path* is a packed history, or the folder of one."""
+    if path.is_dir():
+        return (path / "meta.json").exists() or any(path.glob("*.jsonl"))
+    return path.name.endswith(PACKED)
 
 
 @contextlib.contextmanager
@@ -70,17 +82,20 @@ def unpacked(path: Path) -> Iterator[Path]:
     Yield the folder of a history, which is a temporary one if *path* is a packed history.
 
     Raises:
-        OSError: There is no such file or folder, or it has no history.
+        OSError: There is no such file, or it is no packed history.
     """
     if path.is_dir():
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
-        with tarfile.open(path) as archive:
-            archive.extractall(scratch, filter="data")
+        try:
+            with tarfile.open(path) as packed:
+                packed.extractall(scratch, filter="data")
+        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+            raise OSError(f"{path} is no packed history: {error}") from error
         found = sorted(Path(scratch).glob("*/meta.json"))
         if len(found) != 1:
-            raise FileNotFoundError(f"{path}: {len(found)} histories are in it, not one")
+            raise OSError(f"{path} is no packed history; `archive --into` unpacks archives")
         yield found[0].parent
 
 

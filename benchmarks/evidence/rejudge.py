@@ -34,11 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     paths = named(options.histories or [PUBLISHED / "histories"], parser)
     changed = 0
-    for path in paths:
-        with unpacked(path) as folder:
-            says, differs = compared(kept(folder), counts(check(folder)))
-        print(f"{path.name}: {says}", flush=True)
-        changed += differs
+    try:
+        for path in paths:
+            with unpacked(path) as folder:
+                says, differs = compared(kept(folder), counts(check(folder)))
+            print(f"{path.name}: {says}", flush=True)
+            changed += differs
+    except OSError as error:
+        parser.error(str(error))
     print(f"{changed} of {len(paths)} verdicts changed; the checker is of commit {checker()}")
     return int(changed > 0)
 

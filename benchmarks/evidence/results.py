@@ -193,14 +193,18 @@ def pack(folder: Path, name: str, into: Path) -> str:
         info.uname = info.gname = ""
         return info
 
-    kept = sorted(path for path in folder.iterdir() if path.suffix in {".jsonl", ".json", ".log"})
     part = target.with_suffix(".part")  # an interrupted run leaves no history without some files
     with tarfile.open(part, "w:xz") as archive:
-        for path in kept:
-            if path.name != "job.json":  # its paths are gone
-                archive.add(path, f"{name}/{path.name}", filter=anonymous)
+        for path in parts(folder):
+            archive.add(path, f"{name}/{path.name}", filter=anonymous)
     part.replace(target)
     return str(target.relative_to(into))
+
+
+def parts(folder: Path) -> list[Path]:
+    """Return the files of the history in *folder* that are kept."""
+    found = [path for path in folder.iterdir() if path.suffix in {".jsonl", ".json", ".log"}]
+    return sorted(path for path in found if path.name != "job.json")  # its paths are gone
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """The archive of the histories of a whole run: what comes back of it, and the kept one."""
 
+import io
 import itertools
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence import archive, rejudge
+from evidence import archive, export, rejudge
 from evidence.archive import histories, lines, packed, restore, tables
 from evidence.checker import check
 from evidence.results import PUBLISHED, Entry, Results, pack
@@ -15,7 +17,7 @@ from hypothesis import given, strategies as st
 from .kit import Script
 
 KEPT = PUBLISHED / "matrix-histories.tar.xz"
-NEEDS_IT = pytest.mark.skipif(not KEPT.exists(), reason="the repository has it, and no sdist")
+NEEDS_IT = pytest.mark.skipif(not KEPT.exists(), reason="it is not part of the sdist")
 PARTS = 20
 """The short run judges one of them, which takes two seconds of processor time."""
 
@@ -100,24 +102,109 @@ def test_a_history_comes_back_with_its_verdict(
 def test_nothing_is_written_if_a_verdict_is_another(
     script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as one that needs the nanoseconds."""
-    folder = judged(two_holders(script))
-    verdict = json.loads((folder / "verdict.json").read_text())
-    verdict["checks"]["exclusion"]["times"] = 0
-    (folder / "verdict.json").write_text(json.dumps(verdict))
+    """The second holder begins 100 ns before the end of the first one's lease."""
+    script.acquire("w0/0", 1, 2, until=10.0005)
+    script.acquire("w1/0", 8, 10.0004, until=60)
+    folder = script.save()
+    assert check(folder).checks["exclusion"].broken
     assert archive.main([str(tmp_path / "all.tar.xz"), "--of", str(folder)]) == 1
     told = capsys.readouterr()
-    assert "CHANGED from nothing to exclusion: 1" in told.err
+    assert "CHANGED from exclusion: 1 to nothing" in told.err
     assert "1 of 1 verdicts changed: nothing is written" in told.out
     assert not list(tmp_path.glob("all*"))
 
 
-def test_a_folder_without_histories_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def tar(path: Path, **members: str) -> Path:
+    with tarfile.open(path, "w:xz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content.encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["x/meta.json", "archive/../meta.json", "archive//meta.json", "/archive/x/meta.json",
+             "archive/x/..", "archive/x/y/meta.json", "archive"],
+)  # fmt: skip
+def test_a_tar_with_other_names_is_no_archive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """Neither a packed history, nor one that would write outside of the folder."""
+    file = tar(tmp_path / "a.tar.xz", **{"archive/good/meta.json": "{}", name: "{}"})
     with pytest.raises(SystemExit):
-        archive.main([str(tmp_path / "all.tar.xz"), "--of", str(tmp_path)])
-    assert f"there is no history in the folder {tmp_path}" in capsys.readouterr().err
+        archive.main([str(file), "--into", str(tmp_path / "out")])
+    assert f"error: {file} is no archive of histories: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_part_of_an_archive_gives_nothing(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = two_holders(script)
+    file, out = tmp_path / "all.tar.xz", tmp_path / "out"
+    assert archive.main([str(file), "--of", str(folder)]) == 0
+    whole = file.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:30], b"broken", b""):
+        file.write_bytes(content)
+        with pytest.raises(SystemExit):
+            archive.main([str(file), "--into", str(out)])
+        assert f"error: {file} is no archive of histories: " in capsys.readouterr().err
+        assert not list(tmp_path.glob("out*"))
+    tar(file)
+    with pytest.raises(SystemExit):
+        archive.main([str(file), "--into", str(out)])
+    assert "is no archive of histories: it is empty" in capsys.readouterr().err
+
+
+def test_an_archive_is_no_history(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.tar.xz"
+    assert archive.main([str(file), "--of", str(two_holders(script))]) == 0
+    for program in (rejudge.main, export.main):
+        with pytest.raises(SystemExit):
+            program([str(file)])
+        assert f"{file} is no packed history; `archive --into` unpacks" in capsys.readouterr().err
+
+
+def test_what_can_not_be_done_is_said_before_all_else(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = two_holders(script)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    pack(folder, folder.name, tmp_path)
+    packed_one = str(tmp_path / "histories")
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, why in [
+        (["a", "--of", str(empty)], f"there is no history in the folder {empty}"),
+        (["a", "--of", str(folder), packed_one], f"several histories are named {folder.name}"),
+        ([str(empty), "--of", str(folder)], f"{empty} is a folder"),
+        ([str(empty / "b" / "c"), "--of", str(folder)], "there is no folder for"),
+        ([str(empty / "b"), "--into", str(tmp_path / "out")], "No such file or directory"),
+        ([str(empty / "b"), "--into", packed_one], f"{packed_one} is no empty folder"),
+    ]:
+        with pytest.raises(SystemExit):
+            archive.main(arguments)
+        assert why in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
+    file = tmp_path / "all.tar.xz"
+    assert archive.main([str(file), "--of", str(folder)]) == 0
+    assert archive.main([str(file), "--into", str(empty)]) == 0  # an empty folder will do
+
+
+def test_a_history_is_named_by_its_folder(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = two_holders(script)
+    (folder / "job.json").write_text("{}")
+    monkeypatch.chdir(folder)
+    file = tmp_path / "all.tar.xz"
+    assert archive.main([str(file), "--of", "."]) == 0
+    ((name, files),) = histories(file)
+    assert name == folder.name
+    assert set(files) == {path.name for path in folder.iterdir()} - {"job.json"}
 
 
 @NEEDS_IT

@@ -126,7 +126,10 @@ def test_an_archive_without_a_history_is_named(tmp_path: Path) -> None:
     empty = tmp_path / "run"
     empty.mkdir()
     packed = tmp_path / pack(empty, "cell", tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"cell\.tar\.xz: 0 histories are in it"):
+    with pytest.raises(OSError, match=r"cell\.tar\.xz is no packed history; `archive --into`"):
+        unpacked(packed).__enter__()
+    packed.write_bytes(b"broken")
+    with pytest.raises(OSError, match=r"cell\.tar\.xz is no packed history: "):
         unpacked(packed).__enter__()
 
 

@@ -233,7 +233,7 @@ async def test_no_lease_that_was_won_after_a_wait_ends_with_a_minority(
         await (await each).release()
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @ALIKE
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("fault", [kill, hang, restart])
@@ -352,7 +352,7 @@ async def test_a_lease_that_was_shortened_is_held_until_then(
     assert not remaining_keys(masters, counters=False)
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @ALIKE
 async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
     masters: list[FakeMaster], kind: str, caplog: pytest.LogCaptureFixture
@@ -398,7 +398,7 @@ async def test_nothing_stays_of_a_timed_out_attempt_of_a_program_that_ends(
     assert not remaining_keys(masters, counters=False)
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @pytest.mark.promise("S5")
 @ALIKE
 @pytest.mark.parametrize("latency", [0.005, 0.02, 0.045])

@@ -631,7 +631,7 @@ async def write_behind_readers(redlock: Redlock) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("hung", range(3))
 @pytest.mark.parametrize(

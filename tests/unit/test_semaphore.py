@@ -724,7 +724,7 @@ async def use_one(redlock: Redlock, permits: int = 2) -> None:
     "situation",
     ["free", "one died", "all died", "moved", pytest.param("crowd", marks=pytest.mark.full)],
 )
-@pytest.mark.spread(0)
+@pytest.mark.spread(1)
 async def test_a_cancellation_anywhere_leaves_nothing(
     redlock: Redlock, other: Redlock, masters: Masters, situation: str, hung: int, when: When
 ) -> None:
