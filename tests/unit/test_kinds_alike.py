@@ -352,7 +352,7 @@ async def test_a_lease_that_was_shortened_is_held_until_then(
     assert not remaining_keys(masters, counters=False)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.spread(0)
 @ALIKE
 async def test_to_close_the_manager_of_a_waiter_logs_no_outage(
     masters: list[FakeMaster], kind: str, caplog: pytest.LogCaptureFixture
