@@ -408,3 +408,15 @@ async def test_a_lease_that_ends_after_a_failed_extension_is_freed_at_once(
         assert not [thing for thing in gc.get_objects() if isinstance(thing, HeldLease)]
     finally:
         gc.enable()
+
+
+async def test_a_release_that_comes_too_late_tells_those_who_watch_the_lease(
+    redlock: Redlock,
+) -> None:
+    """The timer that would tell them is late, too."""
+    lease = await redlock.lock("r", ttl=1_000, on_lost="flag").acquire()
+    lost = lease.lost
+    loop().stall(2)
+    with pytest.raises(LockNotHeldError):
+        await lease.release()
+    assert lost.is_set()
