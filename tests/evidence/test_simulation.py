@@ -92,7 +92,7 @@ def test_a_seed_has_the_same_story_in_each_process() -> None:
 
 @pytest.mark.spread(0)
 @pytest.mark.parametrize("begin", [0, WIDER])
-@pytest.mark.parametrize("first", range(0, 200 if FULL else 20, 10))
+@pytest.mark.parametrize("first", range(0, 100 if FULL else 20, 10))
 def test_the_promises_hold_among_all_faults(begin: int, first: int) -> None:
     for seed in range(begin + first, begin + first + 10):
         outcome = run(draw(seed))
