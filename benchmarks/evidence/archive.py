@@ -10,8 +10,8 @@ their lines, which takes a third of what the histories packed one by one take:
 - Instants are in µs. `at` is the difference to that of the line before, `until` that to `at`.
 - All other whole numbers are differences to the last one of the same field and client.
 - Leases have numbers instead of names.
-- Lines with the same fields, "what" and "how" form a table, and are kept by columns. So that what
-  is alike is side by side, and the compression finds it.
+- Lines with the same fields, "what" and "how" form a table, and are kept by columns: what is alike
+  is side by side, and the compression finds it.
 
 What comes back has instants in whole µs and other names of leases, but for those in the verdict
 that was kept with it. All else is as it was, down to the order of the lines. Each history is judged
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from .checker import check
-from .export import named, unpacked
+from .export import PACKED, named, unpacked
 from .rejudge import compared, counts
 from .results import parts
 from .stopping import stop_cleanly
@@ -45,10 +45,6 @@ ROOT = "archive"
 
 Line = dict[str, Any]
 Table = dict[str, Any]
-
-
-class NoArchiveError(Exception):
-    """A file is not what this program has written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,25 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = options.into or options.file
     if not target.resolve().parent.is_dir():
         parser.error(f"there is no folder for {target}")
-    if options.of is not None:
+    try:
+        if options.into is not None:
+            if options.into.exists():
+                parser.error(f"{options.into} exists already")
+            found = extract(options.file, options.into)
+            print(f"{found} histories are in {options.into}")
+            return 0
         if options.file.is_dir():
             parser.error(f"{options.file} is a folder")
         paths = named(options.of, parser)
         again = [name for name, count in Counter(map(name_of, paths)).items() if count > 1]
         if again:
             parser.error(f"several histories are named {', '.join(again)}")
-        try:
-            return write(options.file, paths)
-        except OSError as error:
-            parser.error(str(error))
-    if options.into.exists() and (not options.into.is_dir() or any(options.into.iterdir())):
-        parser.error(f"{options.into} is no empty folder")
-    try:
-        found = extract(options.file, options.into)
-    except (OSError, NoArchiveError) as error:
+        return write(options.file, paths)
+    except OSError as error:
         parser.error(str(error))
-    print(f"{found} histories are in {options.into}")
-    return 0
 
 
 def write(file: Path, paths: Iterable[Path]) -> int:
@@ -121,7 +114,7 @@ def write(file: Path, paths: Iterable[Path]) -> int:
 
 def name_of(path: Path) -> str:
     """Return the name in an archive of the history at *path*."""
-    return path.resolve().name.removesuffix(".tar.xz")
+    return path.resolve().name.removesuffix(PACKED)
 
 
 def extract(file: Path, into: Path) -> int:
@@ -129,9 +122,7 @@ def extract(file: Path, into: Path) -> int:
     Write each history of the archive *file* to a folder in *into*; return how many there are.
 
     Raises:
-        NoArchiveError: *file* is no archive, or a part of one. Nothing is written.
-
-        OSError: *file* can't be read, or *into* not be written.
+        OSError: *file* is no archive, a part of one, or can't be read. Nothing is written.
     """
     part = into.with_name(f"{into.name}.part")
     part.mkdir()
@@ -151,7 +142,7 @@ def histories(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
     Yield the name and the files of each history in the archive *file*, in its short form.
 
     Raises:
-        NoArchiveError: *file* is no archive, or a part of one.
+        OSError: *file* is no archive, a part of one, or can't be read.
     """
     name, files = "", dict[str, bytes]()
     try:
@@ -160,7 +151,7 @@ def histories(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
                 root, *rest = member.name.split("/")
                 # No name leads out of the folder to which it will be written.
                 if root != ROOT or len(rest) != 2 or not {"", ".", ".."}.isdisjoint(rest):
-                    raise NoArchiveError(f"{file} is no archive of histories: {member.name} in it")
+                    raise OSError(f"{file} is no archive of histories: {member.name} in it")
                 folder, each = rest
                 if folder != name and files:
                     yield name, files
@@ -169,9 +160,9 @@ def histories(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
                 if content := archive.extractfile(member):
                     files[each] = content.read()
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise NoArchiveError(f"{file} is no archive of histories: {error}") from error
+        raise OSError(f"{file} is no archive of histories: {error}") from error
     if not files:
-        raise NoArchiveError(f"{file} is no archive of histories: it is empty")
+        raise OSError(f"{file} is no archive of histories: it is empty")
     yield name, files
 
 
