@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from .export import histories_in
 from .provenance import ROOT, commit, measured
 from .results import PUBLISHED, Entry, Results
 from .stopping import stop_cleanly
@@ -299,7 +300,7 @@ def _seeds(failed: int) -> str:
 
 def histories(share: Share) -> Iterator[Finding]:
     """Judge kept histories again."""
-    for path in in_turn(share, sorted((PUBLISHED / "histories").glob("*.tar.xz"))):
+    for path in in_turn(share, histories_in(PUBLISHED / "histories")):
 
         def repeat(path: Path = path) -> str:
             code, said = share.run("benchmarks.evidence.rejudge", path)
@@ -316,7 +317,7 @@ def porcupine(share: Share) -> Iterator[Finding]:
         yield Finding("porcupine", "", "both agree", f"{SKIPPED}: --porcupine names no source")
         return
     # It is built once, so all that fit into the share are judged by one command.
-    known = sorted((PUBLISHED / "histories").glob("*.tar.xz"))
+    known = histories_in(PUBLISHED / "histories")
     chosen = share.chance.sample(known, min(len(known), max(1, int(share.seconds / 10))))
 
     def repeat() -> str:

@@ -62,11 +62,15 @@ def named(paths: Iterable[Path], parser: argparse.ArgumentParser) -> list[Path]:
         if not path.is_dir() or is_history(path):
             found.append(path)
             continue
-        inside = [each for each in sorted(path.iterdir()) if is_history(each)]
+        inside = histories_in(path)
         if not inside:
             parser.error(f"there is no history in the folder {path}")
         found += inside
     return found
+
+
+def histories_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if is_history(path)]
 
 
 def is_history(path: Path) -> bool:

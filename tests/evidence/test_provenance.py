@@ -13,6 +13,7 @@ import pytest
 from evidence import peers_tables, provenance, rejudge, soak, tables
 from evidence.cell import Cell
 from evidence.checker import check
+from evidence.export import histories_in
 from evidence.faults import ROWS
 from evidence.matrix import run as run_cell
 from evidence.provenance import CHECKER, FACTS, UNKNOWN, judged_by, measured, said
@@ -258,7 +259,7 @@ def test_a_folder_without_histories_is_an_error(
 def test_no_verdict_on_a_kept_history_has_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    histories = sorted((PUBLISHED / "histories").glob("*.tar.xz"))[part::PARTS]
+    histories = histories_in(PUBLISHED / "histories")[part::PARTS]
     (tmp_path / "histories").mkdir()
     for path in histories:
         (tmp_path / "histories" / path.name).symlink_to(path)
